@@ -55,6 +55,7 @@ impl Control {
         let config = ControlConfig {
             network: NetworkConfig::default(),
             without_class: WithoutClass::BuiltInDefaults,
+            has_admission_policies: true,
             argo_cd_namespace: None,
             node_jobs: NodeJobs {
                 image: "berth:test".into(),

@@ -195,6 +195,10 @@ const CLOSED: &[(&str, &str)] = &[
         "berth-pod-sizes admits 2,000 terms with 8,000 expressions, and 400 containers",
     ),
     (
+        "berth-pod-security",
+        "berth-pod-sizes admits 400 containers, and an API server 1 MiB of their ports and capabilities",
+    ),
+    (
         "berth-annotations",
         "with 64 keys of a class, 6,000 annotations can be searched for",
     ),

@@ -29,6 +29,7 @@ mod namespaces;
 mod network_policies;
 mod nodes;
 mod pod_origin;
+mod pod_security;
 mod pod_status;
 mod pods;
 mod policy;

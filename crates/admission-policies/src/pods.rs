@@ -1,11 +1,12 @@
 //! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
 //! For annotations see `annotations`.
 //!
-//! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
-//! workload namespace enforces the Pod Security level `baseline`.
+//! Host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: `pod_security` does that, and the Pod Security
+//! level of the workload namespace, unless the tenant's class gives capabilities.
 
 use super::{
-    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
+    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, pod_security,
+    shared_nodes, validation,
 };
 use berth_api::{
     DEVICES_BY_CLASS, labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS,
@@ -17,6 +18,7 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
         build_new_pod_policy(),
         build_pod_deletion_policy(),
         shared_nodes::build_policy(),
+        pod_security::build_policy(),
     ]
 }
 

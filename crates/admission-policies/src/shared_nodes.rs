@@ -136,8 +136,8 @@ fn validate_pods() -> Vec<Validation> {
     ]
 }
 
-/// A seccomp profile for every container, and no right to send packets under another address. The Pod Security level
-/// `baseline` rejects `Unconfined` and added capabilities.
+/// A seccomp profile for every container, and no right to send packets under another address. `pod_security` rejects
+/// `Unconfined` and added capabilities.
 ///
 /// A pod's own fields cannot change once it exists, and neither can its ephemeral containers: those from before these rules stay as
 /// they are.

@@ -16,6 +16,9 @@ pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
 pub const TOKEN_AUDIENCES: &str = "allow.berth.dev/token-audiences";
 /// Variables of containers by which container runtimes give devices or drivers of the node.
 pub const DEVICE_VARIABLES: &str = "allow.berth.dev/device-variables";
+/// Capabilities that containers may add on the tenant's own nodes, besides those of the Pod Security level `baseline`. A namespace with this
+/// annotation has the level `privileged`, and the admission policies enforce `baseline`.
+pub const CAPABILITIES: &str = "allow.berth.dev/capabilities";
 /// RuntimeClasses that pods may name.
 pub const RUNTIME_CLASSES: &str = "allow.berth.dev/runtime-classes";
 /// Schedulers that pods may name, besides the default one.
@@ -143,6 +146,7 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         ),
         (TOKEN_AUDIENCES, token_audiences(policy)),
         (DEVICE_VARIABLES, policy.pods.device_variables.clone()),
+        (CAPABILITIES, policy.pods.capabilities.clone()),
         (RUNTIME_CLASSES, policy.pods.runtime_classes.clone()),
         (SCHEDULERS, policy.pods.schedulers.clone()),
         (PRIORITY_CLASSES, priority_classes(policy, class, default_priority)),
@@ -354,6 +358,14 @@ mod tests {
             annotations(&policy, "gold", None)[DEVICE_VARIABLES],
             "NVIDIA_GDS,NVIDIA_MOFED"
         );
+    }
+
+    #[test]
+    fn capabilities_that_a_class_gives_are_listed() {
+        let mut policy = SyncPolicy::default();
+        assert!(!annotations(&policy, "gold", None).contains_key(CAPABILITIES));
+        policy.pods.capabilities = vec!["IPC_LOCK".into()];
+        assert_eq!(annotations(&policy, "gold", None)[CAPABILITIES], "IPC_LOCK");
     }
 
     #[test]

@@ -71,6 +71,12 @@ pub struct PodPolicy {
     /// the node for them, for example `NVIDIA_GDS`. A variable that chooses GPUs goes past the scheduler.
     #[schemars(length(max = 16), inner(length(max = 64), regex(pattern = "^[A-Z][A-Z0-9_]*$")))]
     pub device_variables: Vec<String>,
+    /// Capabilities that containers may add besides those of the Pod Security level `baseline`, in pods that run on nodes of the tenant's
+    /// own alone. Only `IPC_LOCK` is possible: with it a process locks as much memory as its container may use, as RDMA needs. Then
+    /// the tenants' workload namespaces have the Pod Security level `privileged`, and the admission policy `berth-pod-security`
+    /// alone enforces the rest of `baseline` there. Without Berth's admission policies no capability is given.
+    #[schemars(length(max = 1), inner(regex(pattern = "^IPC_LOCK$")))]
+    pub capabilities: Vec<String>,
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,
@@ -103,6 +109,9 @@ pub struct PodPolicy {
 
 /// [`PodPolicy::max_termination_grace_period_seconds`] of a class that does not set it.
 pub const DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS: u32 = 600;
+
+/// What a class may list in [`PodPolicy::capabilities`], as in its schema.
+pub const EXTRA_CAPABILITIES: [&str; 1] = ["IPC_LOCK"];
 
 /// [`PodPolicy::scheduling_window`] of a class that does not set it.
 pub const DEFAULT_SCHEDULING_WINDOW: u32 = 64;

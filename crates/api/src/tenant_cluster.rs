@@ -24,9 +24,11 @@ use serde::{Deserialize, Serialize};
     doc = "A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
-    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version", description = "Kubernetes version that runs"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.nodes.gpus", description = "GPUs of the assigned nodes"),
+    printcolumn(name = "Requested", type_ = "string", json_path = ".spec.version", priority = 1, description = "Kubernetes version that the spec asks for"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
     printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt", priority = 1),
@@ -443,6 +445,9 @@ pub struct TenantNodeCounts {
     pub assigned: u32,
     /// Assigned nodes whose condition Ready is True.
     pub ready: u32,
+    /// GPUs of the assigned nodes: the most that each has had since the tenant has it.
+    #[serde(default)]
+    pub gpus: u64,
 }
 
 #[cfg(test)]

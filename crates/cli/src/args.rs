@@ -53,14 +53,17 @@ pub(crate) enum Command {
     Create(CreateArguments),
     /// List the tenants of a namespace, or of all.
     ///
-    /// The column GPUS needs the permission to list nodes and HostNodePools on the host.
+    /// The column GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the status says.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  berth list -A\n  berth list -n team-vision -o json"
+        after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json"
     )]
     List(ListArguments),
-    /// Describe a tenant: its conditions, endpoint, nodes, quota, violations, schedule and expiry.
-    #[command(after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml")]
+    /// Describe a tenant: its conditions, endpoint, nodes, quota, violations, schedule and expiry. Without a name, list tenants.
+    #[command(
+        visible_alias = "describe",
+        after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get -A"
+    )]
     Get(GetArguments),
     /// Delete a tenant with everything in it, and wait until nothing is left.
     #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
@@ -125,8 +128,9 @@ pub(crate) enum Command {
     },
     /// Show which workloads leave their GPUs idle, for how long, what that is worth, and when Berth gives the GPUs back.
     ///
-    /// Reads the status of the TenantClusters. Shows tenants whose class sets spec.idleReclaim.
-    #[command(after_help = "Examples:\n  berth idle\n  berth idle -o json | jq .totals")]
+    /// Reads the status of the TenantClusters. Shows tenants whose class sets spec.idleReclaim: those of --namespace, or of all namespaces if you
+    /// may list them.
+    #[command(after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals")]
     Idle {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
@@ -147,7 +151,9 @@ pub(crate) enum Command {
         owners: Vec<String>,
     },
     /// Show the quotas of Organizations, Projects and users, what they use, and why tenants and pods wait.
-    #[command(after_help = "Examples:\n  berth quota\n  berth quota -o json")]
+    ///
+    /// Shows the Project of --namespace, or all Projects. If you may not list these, it shows why the tenants that you may list wait.
+    #[command(after_help = "Examples:\n  berth quota\n  berth quota -n team-vision\n  berth quota -o json")]
     Quota {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
@@ -264,9 +270,12 @@ mod tests {
             "berth create a --ttl 5",
             "berth create a --ttl=-1h",
             "berth create a --label team",
-            "berth create a -l =x",
+            "berth create a --label =x",
+            "berth create a -l team=vision",
             "berth doctor -o name",
-            "berth get",
+            "berth get a -A",
+            "berth get a --watch",
+            "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
             "berth kubeconfig a --service-account ci/deploy",
             "berth kubeconfig a --admin --ttl 1h --service-account ci/deploy",
@@ -275,7 +284,12 @@ mod tests {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
         for line in [
-            "berth ls -A",
+            "berth ls -A -l team=vision,stage!=prod -o wide",
+            "berth list -w",
+            "berth get",
+            "berth get -A -w",
+            "berth get a -o wide",
+            "berth describe a",
             "berth create a --nodes h100=1,burst:h100=0..2 --dry-run=client -o name",
             "berth create -f -",
             "berth delete a --wait=false --ignore-not-found",
@@ -287,14 +301,14 @@ mod tests {
             "berth sleep a --wait --timeout 1m",
             "berth credentials rotate team/a --wait",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
-            "berth debug bundle a -o b.tar.gz",
+            "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",
             "berth quota -o name",
             "berth idle -o name",
             "berth dev status -o name",
             "berth delete a -i --timeout 1m",
-            "berth create a -l team=vision,stage=prod --annotation note=a=b --ttl 1h30m",
+            "berth create a --label team=vision,stage=prod --annotation note=a=b --ttl 1h30m",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

@@ -105,6 +105,11 @@ fn is_unanswered(error: &kube::Error) -> bool {
     }
 }
 
+/// Whether the user lacks the permission for a request.
+pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
 /// What the user can do about an error of a request.
 fn advise(error: &kube::Error) -> &'static str {
     match error {

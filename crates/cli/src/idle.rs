@@ -8,13 +8,12 @@ use berth_api::text::one_line;
 use berth_api::{IdleLastStep, IdleReclaimMode, IdleStatus, IdleWorkload, StoppedOwner, TenantCluster, UnknownGpus};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{Api, ListParams};
 use serde::Serialize;
 
-use crate::error::{Error, failed};
+use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::{ObjectFormat, format_table, print_named};
-use crate::tenant::{TenantName, resource_name};
+use crate::tenant::{self, TenantName, resource_name};
 
 /// What `idle` prints. Programs read it: fields are only ever added.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -72,13 +71,10 @@ struct StoppedView {
 }
 
 pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
-    let client = host.connect().await?.client;
-    let tenants = Api::<TenantCluster>::all(client)
-        .list(&ListParams::default())
-        .await
-        .map_err(failed("list the tenants"))?;
-    let view = build_view(&tenants.items, Timestamp::now());
-    let idle = tenants.items.iter().filter(|tenant| has_idle_gpus(tenant));
+    let given = host.namespace.as_deref();
+    let tenants = tenant::list_visible(&host.connect().await?, given).await?.tenants;
+    let view = build_view(&tenants, Timestamp::now());
+    let idle = tenants.iter().filter(|tenant| has_idle_gpus(tenant));
     let names: Vec<String> = idle.map(|tenant| resource_name(&tenant.name_any())).collect();
     print_named(&view, &names, describe, format)?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `berth nodes`: the GPU nodes of the host, and whose they are.
+//! `berth nodes`: the GPU nodes of the host, and which tenants have them.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
 use crate::completion;
-use crate::error::{Error, failed};
+use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
 use crate::node::{self, GpuResources};
 use crate::output::{ObjectFormat, format_age_since, format_table, list_of, print_objects};
@@ -19,7 +19,7 @@ use crate::tenant::{self, TenantName};
 
 #[derive(Debug, Args)]
 pub(crate) struct NodesArguments {
-    /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools]
+    /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools, or those of the tenants in --namespace]
     #[arg(add = completion::tenant_names())]
     name: Option<String>,
     /// Output format.
@@ -28,14 +28,12 @@ pub(crate) struct NodesArguments {
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Result<ExitCode, Error> {
+    let given = host.namespace.as_deref();
     let host = host.connect().await?;
     let parameters = ListParams::default();
     let all = Api::<Node>::all(host.client.clone());
-    let mut nodes = all
-        .list(&parameters)
-        .await
-        .map_err(failed("list the nodes of the host"))?
-        .items;
+    let nodes = all.list(&parameters).await;
+    let mut nodes = nodes.map_err(describe_failure)?.items;
     let pools = Api::<HostNodePool>::all(host.client.clone());
     let pools = pools
         .list(&parameters)
@@ -48,12 +46,10 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         owners_of(&[tenant], Some(&name))
     } else {
         nodes.retain(|node| is_in_a_pool(node, &pools));
-        let tenants = Api::<TenantCluster>::all(host.client.clone());
-        let tenants = tenants
-            .list(&parameters)
-            .await
-            .map_err(failed("list the tenants"))?
-            .items;
+        let tenants = tenant::list_visible(&host, given).await?.tenants;
+        if given.is_some() {
+            nodes.retain(|node| tenants.iter().any(|tenant| node::is_of(node, tenant)));
+        }
         owners_of(&tenants, None)
     };
     if nodes.is_empty() && arguments.output == ObjectFormat::Table {
@@ -65,6 +61,17 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
     let text = || describe(&nodes, &pools, &owners, &resources, Timestamp::now());
     print_objects(&list_of(&nodes), &names, text, arguments.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Teams usually may not list nodes, and have another command.
+fn describe_failure(error: kube::Error) -> Error {
+    if is_forbidden(&error) {
+        return Error::Failed(format!(
+            "cannot list the nodes of the host: {}; `berth get NAME` shows those of a tenant",
+            describe_error(&error)
+        ));
+    }
+    failed("list the nodes of the host")(error)
 }
 
 /// `namespace/name` by UID.

@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use serde::Serialize;
 
-use crate::error::{Error, failed};
+use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
 use crate::output::{ObjectFormat, join_lines, print_named};
-use crate::tenant::TenantName;
+use crate::tenant::{self, TenantName, VisibleTenants};
 
 /// Characters of a bar.
 const BAR: u64 = 20;
@@ -27,6 +27,12 @@ struct QuotaView {
     levels: Vec<LevelView>,
     /// TenantClusters that belong to no Project.
     tenants_without_project: usize,
+    /// Why there are no levels, if the user may not list them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    levels_not_shown: Option<String>,
+    /// Tenants that do not get what they request, if there are no levels for that reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<WaitingView>,
 }
 
 /// An Organization or a Project.
@@ -62,15 +68,27 @@ struct WaitingView {
 }
 
 pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
-    let client = host.connect().await?.client;
+    let given = host.namespace.as_deref();
+    let host = host.connect().await?;
+    let VisibleTenants { tenants, namespace } = tenant::list_visible(&host, given).await?;
     let params = ListParams::default();
-    let organizations = Api::<Organization>::all(client.clone()).list(&params).await;
-    let organizations = organizations.map_err(failed("list the Organizations"))?.items;
-    let projects = Api::<Project>::all(client.clone()).list(&params).await;
-    let projects = projects.map_err(failed("list the Projects"))?.items;
-    let tenants = Api::<TenantCluster>::all(client).list(&params).await;
-    let tenants = tenants.map_err(failed("list the tenants"))?.items;
-    let view = build_view(&organizations, &projects, &tenants);
+    let (all_organizations, all_projects) = (
+        Api::<Organization>::all(host.client.clone()),
+        Api::<Project>::all(host.client.clone()),
+    );
+    let (organizations, projects) = tokio::join!(all_organizations.list(&params), all_projects.list(&params));
+    let view = match (organizations, projects) {
+        (Ok(organizations), Ok(projects)) => {
+            let (mut organizations, mut projects) = (organizations.items, projects.items);
+            if let Some(namespace) = &namespace {
+                retain_levels_of(namespace, &mut organizations, &mut projects);
+            }
+            build_view(&organizations, &projects, &tenants)
+        }
+        (Err(error), _) | (_, Err(error)) if is_forbidden(&error) => view_of_tenants(&tenants, &describe_error(&error)),
+        (Err(error), _) => return Err(failed("list the Organizations")(error)),
+        (_, Err(error)) => return Err(failed("list the Projects")(error)),
+    };
     print_named(&view, &list_names(&view.levels), describe, format)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -111,6 +129,32 @@ fn build_view(organizations: &[Organization], projects: &[Project], tenants: &[T
         total: sum_up(&levels),
         levels,
         tenants_without_project: tenants.iter().filter(|tenant| owner(tenant).is_none()).count(),
+        levels_not_shown: None,
+        waiting: Vec::new(),
+    }
+}
+
+/// Keeps the Project of a namespace, and its Organization.
+fn retain_levels_of(namespace: &str, organizations: &mut Vec<Organization>, projects: &mut Vec<Project>) {
+    let owner = berth_quota::Projects::new(projects.iter())
+        .of(namespace)
+        .map(ToOwned::to_owned);
+    projects.retain(|project| Some(project.name_any()) == owner);
+    organizations.retain(|organization| {
+        let name = organization.name_any();
+        let mut all = projects.iter();
+        all.any(|project| project.spec.organization_name.as_ref() == Some(&name))
+    });
+}
+
+/// What is known to somebody who may not list Organizations and Projects, for the reason `error`.
+fn view_of_tenants(tenants: &[TenantCluster], error: &str) -> QuotaView {
+    QuotaView {
+        total: Vec::new(),
+        levels: Vec::new(),
+        tenants_without_project: 0,
+        levels_not_shown: Some(error.to_owned()),
+        waiting: tenants.iter().flat_map(list_waits).collect(),
     }
 }
 
@@ -227,7 +271,15 @@ fn describe(view: &QuotaView) -> String {
     for level in &view.levels {
         describe_level(level, "", &mut lines);
     }
-    if view.levels.is_empty() {
+    if let Some(why) = &view.levels_not_shown {
+        lines.push(format!("Organizations and Projects are not shown: {why}"));
+        let waits = view
+            .waiting
+            .iter()
+            .map(|wait| format!("{}: {}", wait.tenant, wait.message));
+        lines.extend(waits);
+        lines.push("`berth get NAME` shows what is reserved for a tenant, and what it uses".into());
+    } else if view.levels.is_empty() {
         lines.push("There are no Organizations and no Projects: no quotas apply besides those of classes.".into());
     } else if view.tenants_without_project > 0 {
         lines.push(format!("Tenants without a Project: {}", view.tenants_without_project));
@@ -369,17 +421,11 @@ mod tests {
                  "used": 536_870_912, "borrowed": 0},
             ]},
         }));
-        let tenant = |namespace: &str| -> TenantCluster {
-            read(json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-                "metadata": {"name": "a", "namespace": namespace}, "spec": {},
-                "status": {"conditions": [{
-                    "type": "QuotaReserved", "status": "False", "reason": "QuotaExceeded", "message": "no quota is left",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }]},
-            }))
-        };
-        let view = build_view(&[organization], &[project], &[tenant("team"), tenant("other")]);
+        let view = build_view(
+            &[organization],
+            &[project],
+            &[waiting_tenant("team"), waiting_tenant("other")],
+        );
         let expected = "Organization lab: 3 tenants, 1 waiting for quota\n  \
                         Project vision: 3 tenants, 1 waiting for quota\n    \
                         gpus of h100     [##########==========] 8 used, 24 reserved of 16, 8 borrowed\n    \
@@ -440,6 +486,57 @@ mod tests {
                         User bob\n    \
                         pods  [#...................] 1 of 20\n  \
                         and 2 more users with pods";
+        assert_eq!(describe(&view), expected);
+    }
+
+    /// A tenant of this namespace that waits for quota.
+    fn waiting_tenant(namespace: &str) -> TenantCluster {
+        read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "a", "namespace": namespace}, "spec": {},
+            "status": {"conditions": [{
+                "type": "QuotaReserved", "status": "False", "reason": "QuotaExceeded", "message": "no quota is left",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        }))
+    }
+
+    #[test]
+    fn of_one_namespace_only_its_project_and_organization_are_shown() {
+        let organization = |name: &str| -> Organization {
+            read(
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Organization", "metadata": {"name": name}, "spec": {}}),
+            )
+        };
+        let project = |name: &str, organization: &str| -> Project {
+            read(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": name},
+                "spec": {"organizationName": organization, "namespaces": [name]},
+            }))
+        };
+        let levels_of = |namespace: &str| {
+            let mut organizations = vec![organization("lab"), organization("shop")];
+            let mut projects = vec![
+                project("vision", "lab"),
+                project("sound", "lab"),
+                project("web", "shop"),
+            ];
+            retain_levels_of(namespace, &mut organizations, &mut projects);
+            list_names(&build_view(&organizations, &projects, &[]).levels)
+        };
+        assert_eq!(
+            levels_of("vision"),
+            ["organization.berth.dev/lab", "project.berth.dev/vision"]
+        );
+        assert!(levels_of("none").is_empty());
+    }
+
+    #[test]
+    fn a_team_that_may_not_list_projects_sees_why_its_tenants_wait() {
+        let view = view_of_tenants(&[waiting_tenant("team")], "projects is forbidden");
+        let expected = "Organizations and Projects are not shown: projects is forbidden\n\
+                        team/a: no quota is left\n\
+                        `berth get NAME` shows what is reserved for a tenant, and what it uses";
         assert_eq!(describe(&view), expected);
     }
 

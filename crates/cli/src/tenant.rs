@@ -2,12 +2,13 @@
 
 use berth_api::{Phase, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 
-use crate::error::{Error, failed};
+use crate::error::{Error, failed, is_forbidden};
 use crate::host::Host;
+use crate::output::print_note;
 use crate::user_config::document;
 
 /// Key of a kubeconfig in its Secret.
@@ -108,6 +109,47 @@ pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantC
     let name = TenantName::parse(text, &host.namespace)?;
     let tenant = name.get(&host.client).await?;
     Ok((name, tenant))
+}
+
+/// The tenants that a command about many of them shows.
+#[derive(Debug)]
+pub(crate) struct VisibleTenants {
+    pub(crate) tenants: Vec<TenantCluster>,
+    /// The one namespace that they are of; none if they are of all namespaces.
+    pub(crate) namespace: Option<String>,
+}
+
+/// Lists the tenants of the namespace that `--namespace` gives, or else of all. Who may not list all, as teams usually may not, gets those of
+/// the namespace of the context, and a line on stderr says so.
+///
+/// # Errors
+/// The user may not list these either, or the host does not answer.
+pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<VisibleTenants, Error> {
+    let parameters = ListParams::default();
+    if given.is_none() {
+        match Api::<TenantCluster>::all(host.client.clone()).list(&parameters).await {
+            Ok(list) => {
+                return Ok(VisibleTenants {
+                    tenants: list.items,
+                    namespace: None,
+                });
+            }
+            Err(error) if is_forbidden(&error) => {
+                print_note(format_args!(
+                    "you may not list the tenants of all namespaces: these are of {}",
+                    host.namespace
+                ));
+            }
+            Err(error) => return Err(failed("list the tenants")(error)),
+        }
+    }
+    let namespace = given.unwrap_or(&host.namespace);
+    let own = Api::<TenantCluster>::namespaced(host.client.clone(), namespace);
+    let list = own.list(&parameters).await.map_err(failed("list the tenants"))?;
+    Ok(VisibleTenants {
+        tenants: list.items,
+        namespace: Some(namespace.to_owned()),
+    })
 }
 
 /// The kubeconfig of a tenant's administrators, out of the Secret that control wrote. Secret.

@@ -66,6 +66,10 @@ pub(crate) struct Args {
     /// What a TenantCluster gets that names no class while there is no class `default`.
     #[arg(long, value_name = "POLICY", value_enum, env = "BERTH_WITHOUT_CLASS", default_value_t = WithoutClassArg::Deny)]
     pub(crate) without_class: WithoutClassArg,
+    /// Berth's ValidatingAdmissionPolicies are not installed on the host. Then no class gives capabilities: the host enforces the Pod Security level
+    /// `baseline` for all tenants.
+    #[arg(long)]
+    pub(crate) without_admission_policies: bool,
     /// Domain of the gateway, if berth-gateway serves the API servers of all tenants at one address: the certificate of each is valid for
     /// `<tenant>.<namespace>.<domain>`, and that name stands in the kubeconfig of teams that ask for nothing else.
     #[arg(long, value_name = "DOMAIN", env = "BERTH_GATEWAY_DOMAIN")]

@@ -79,6 +79,8 @@ pub struct ControlConfig {
     pub network: network::NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: controllers::tenant::WithoutClass,
+    /// Whether Berth's admission policies are installed on the host.
+    pub has_admission_policies: bool,
     /// Namespace of the platform's Argo CD; none: no tenant is registered there.
     pub argo_cd_namespace: Option<String>,
     /// How nodes are cleaned and checked.
@@ -212,6 +214,7 @@ fn build_controllers(
         datastore: _,
         network,
         without_class,
+        has_admission_policies,
         argo_cd_namespace,
         node_jobs,
         clock,
@@ -228,6 +231,7 @@ fn build_controllers(
         tenant_class: TenantClassContext {
             client: client.clone(),
             stores: stores.clone(),
+            has_admission_policies,
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
         },
@@ -235,6 +239,7 @@ fn build_controllers(
         tenant: TenantContext {
             network_config: network.clone(),
             without_class,
+            has_admission_policies,
             argo_cd_namespace,
             administrative_tier: AdministrativeTier::default(),
             client: client.clone(),

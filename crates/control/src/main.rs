@@ -138,6 +138,7 @@ async fn lead(
             gateway: args.gateway(),
         },
         without_class: args.without_class.into(),
+        has_admission_policies: !args.without_admission_policies,
         argo_cd_namespace: args.argo_cd_namespace.clone(),
         node_jobs: NodeJobs {
             image: args.scrub_image.clone(),

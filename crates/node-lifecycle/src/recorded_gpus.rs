@@ -21,10 +21,20 @@ pub fn track(node: &Node, state: &NodeState, resource: &str, now: u64) -> u64 {
 
 /// What the node has recorded for this resource. Before its pool had it, the node may have had another one.
 fn recorded(node: &Node, resource: &str) -> u64 {
+    let (of, count) = read(node);
+    if of == resource { count } else { 0 }
+}
+
+/// The GPUs that the node has recorded, of whatever resource; 0 if none are.
+pub fn recorded_of_any(node: &Node) -> u64 {
+    read(node).1.min(MAX_NODE_GPUS)
+}
+
+/// The resource and the number that the node has recorded.
+fn read(node: &Node) -> (&str, u64) {
     let record = node.annotations().get(labels::RECORDED_GPUS);
     let (of, count) = record.and_then(|record| record.split_once('=')).unwrap_or_default();
-    let count = count.parse().unwrap_or_default();
-    if of == resource { count } else { 0 }
+    (of, count.parse().unwrap_or_default())
 }
 
 /// The annotation that records `gpus` on the node; none if it has it already, or if there is nothing to record.
@@ -100,6 +110,15 @@ mod tests {
             track(&node(Some(&huge)), &owned(Phase::Assigned), GPU, 8),
             MAX_NODE_GPUS
         );
+    }
+
+    #[test]
+    fn what_is_shown_of_a_node_is_what_it_has_recorded() {
+        let shown = |record| recorded_of_any(&node(record));
+        assert_eq!((shown(None), shown(Some("nvidia.com/gpu=many"))), (0, 0));
+        assert_eq!(shown(Some("nvidia.com/gpu=8")), 8);
+        assert_eq!(shown(Some("amd.com/gpu=4")), 4);
+        assert_eq!(shown(Some(&format!("{GPU}={}", u64::MAX))), MAX_NODE_GPUS);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod alerts;
 mod images;
 mod monitoring;
 mod render;
+mod roles;
 mod scrapes;
 mod server;
 mod texts;

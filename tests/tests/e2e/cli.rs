@@ -44,7 +44,7 @@ pub(crate) async fn a_tenant_is_reached_through_the_host_and_its_logs_are_read(h
     assert!(text.contains("has the lease"), "{text}");
 
     let bundle = user.folder().join("bundle.tar.gz").display().to_string();
-    user.run(&["debug", "bundle", &name, "-o", &bundle], 0).await;
+    user.run(&["debug", "bundle", &name, "--output-file", &bundle], 0).await;
     let list = Command::new("tar").args(["-tzf", &bundle]).output().await.unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let is_log = |namespace: &str, pod: &str| {

@@ -40,6 +40,7 @@ fn control(host: &TestCluster) -> ControlConfig {
     ControlConfig {
         network: berth_control::network::NetworkConfig::default(),
         without_class: berth_control::controllers::tenant::WithoutClass::BuiltInDefaults,
+        has_admission_policies: true,
         argo_cd_namespace: None,
         node_jobs: berth_control::controllers::nodes::jobs::NodeJobs::default(),
         client: host.client.clone(),

@@ -313,7 +313,7 @@ async fn bundle(host: &TestCluster, user: &CommandLine) {
 pub(crate) async fn unpacked_bundle(user: &CommandLine, tenant: &str) -> PathBuf {
     let file = user.folder().join("bundle.tar.gz");
     let path = file.display().to_string();
-    user.run(&["debug", "bundle", tenant, "-o", &path], 0).await;
+    user.run(&["debug", "bundle", tenant, "--output-file", &path], 0).await;
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let target = user.folder().join("bundle");
     fs::create_dir(&target).unwrap();

@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
     printcolumn(name = "Recycling", type_ = "integer", json_path = ".status.nodes.recycling"),
     printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.nodes.quarantined"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
+    printcolumn(name = "Free-GPUs", type_ = "integer", json_path = ".status.freeGpus", description = "GPUs on free nodes"),
     printcolumn(name = "Requested", type_ = "integer", json_path = ".status.requested.nodes", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),

@@ -90,6 +90,20 @@ pub(super) fn from_flags(name: &str, arguments: &CreateArguments) -> TenantClust
     object
 }
 
+/// The object as it is sent. A version that nobody asked for is left out: that of this program may be another than the host's.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub(super) fn to_value(object: &TenantCluster, arguments: &CreateArguments) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(object)?;
+    if arguments.version.is_none()
+        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.remove("version");
+    }
+    Ok(value)
+}
+
 /// The object in a file, as it is: the API server refuses what it does not know. `namespace` is that of the command.
 ///
 /// # Errors
@@ -154,16 +168,34 @@ mod tests {
         }
     }
 
+    /// The arguments of this command.
+    fn read(line: &str) -> CreateArguments {
+        let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+        match arguments.command {
+            crate::args::Command::Create(arguments) => arguments,
+            _ => panic!("not create"),
+        }
+    }
+
+    #[test]
+    fn a_version_that_nobody_asked_for_is_left_to_the_host() {
+        let version = |line: &str| {
+            let arguments = read(line);
+            let sent = to_value(&from_flags("vision", &arguments), &arguments).unwrap();
+            assert_eq!(sent["metadata"]["name"], "vision", "{sent}");
+            sent["spec"].get("version").cloned()
+        };
+        assert_eq!(version("berth create vision"), None);
+        assert_eq!(version("berth create vision --version v1.36.4"), Some(json!("v1.36.4")));
+    }
+
     #[test]
     fn labels_and_annotations_are_those_of_the_flags() {
         assert_eq!(parse_pair("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert_eq!(parse_pair("a="), Ok(("a".into(), String::new())));
         assert!(parse_pair("a").is_err() && parse_pair("=a").is_err());
-        let line = "berth create vision -l team=vision,stage=prod --annotation note=x,y --ttl 72h";
-        let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
-        let crate::args::Command::Create(arguments) = arguments.command else {
-            panic!("not create")
-        };
+        let line = "berth create vision --label team=vision,stage=prod --annotation note=x,y --ttl 72h";
+        let arguments = read(line);
         let object = from_flags("vision", &arguments);
         assert_eq!(object.metadata.labels.unwrap()["stage"], "prod");
         assert_eq!(object.metadata.annotations.unwrap()["note"], "x,y");

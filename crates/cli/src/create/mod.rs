@@ -5,9 +5,9 @@ mod build;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use berth_api::{KubeDuration, NodeGroup, TenantCluster, conditions};
+use berth_api::{KubeDuration, NodeGroup, TenantCluster, TenantClusterStatus, conditions};
 use clap::{Args, ValueEnum};
 use kube::api::PostParams;
 use kube::core::Request;
@@ -20,6 +20,11 @@ use crate::output::{ObjectFormat, print_objects};
 use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
+/// How long a spec must be rejected until the wait ends: control may see a class or a pool that was just created a moment later.
+const LATE_VIEW: Duration = Duration::from_secs(5);
+/// Reasons of the condition Accepted that pass without a change of the spec, of a class or of a pool.
+const PASSING_REASONS: [&str; 1] = ["NamespaceUnknown"];
+
 #[derive(Debug, Args)]
 pub(crate) struct CreateArguments {
     /// Name of the TenantCluster.
@@ -31,7 +36,7 @@ pub(crate) struct CreateArguments {
     /// TenantClass. [default: the class `default`]
     #[arg(long, value_name = "NAME")]
     class: Option<String>,
-    /// Kubernetes version, for example v1.37.1. [default: the newest that Berth ships]
+    /// Kubernetes version, for example v1.37.1. [default: that of the host's Berth]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
     /// Node groups: a number of nodes of a HostNodePool, a minimum and a maximum for nodes that follow demand, or `shared`.
@@ -44,7 +49,7 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_name = "DURATION", value_parser = build::parse_lifetime)]
     expire_after_idle: Option<KubeDuration>,
     /// Labels of the TenantCluster.
-    #[arg(short, long = "label", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = build::parse_pair)]
+    #[arg(long = "label", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = build::parse_pair)]
     labels: Vec<(String, String)>,
     /// Annotation of the TenantCluster; may be given several times.
     #[arg(long = "annotation", value_name = "KEY=VALUE", value_parser = build::parse_pair)]
@@ -116,7 +121,7 @@ fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result
     let name = TenantName::parse(name, namespace)?;
     let mut object = build::from_flags(&name.name, arguments);
     object.metadata.namespace = Some(name.namespace);
-    serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))
+    build::to_value(&object, arguments).map_err(|error| Error::Output(error.to_string()))
 }
 
 fn read_file(path: &Path) -> Result<String, Error> {
@@ -175,13 +180,25 @@ fn print(object: &Value, suffix: &str, format: ObjectFormat) -> Result<(), Error
 }
 
 /// Waits until a tenant of this generation is Ready, and prints its conditions as they change.
+///
+/// # Errors
+/// The spec is not accepted, the time is over, or the host does not answer.
 async fn wait_until_ready(host: &Host, name: &TenantName, timeout: Duration) -> Result<TenantCluster, Error> {
     let mut progress = ConditionProgress::default();
+    let mut rejected_since: Option<Instant> = None;
     let check = async || {
         let tenant = name.get(&host.client).await?;
         let status = tenant.status.clone().unwrap_or_default();
         progress.print(&status.conditions);
         let is_current = status.observed_generation == tenant.meta().generation;
+        let rejection = find_rejection(&status).filter(|_| is_current);
+        rejected_since = rejection.as_ref().map(|_| rejected_since.unwrap_or_else(Instant::now));
+        let is_final = rejected_since.is_some_and(|since| since.elapsed() >= LATE_VIEW);
+        if let Some(rejection) = rejection.filter(|_| is_final) {
+            return Err(Error::Failed(format!(
+                "{name} is created, and not accepted: {rejection}"
+            )));
+        }
         let is_ready = is_current && conditions::is_true(&status.conditions, conditions::READY);
         Ok((is_ready && status.kubeconfig_secret_ref.is_some()).then_some(tenant))
     };
@@ -189,4 +206,40 @@ async fn wait_until_ready(host: &Host, name: &TenantName, timeout: Duration) -> 
     let ready = wait_for(timeout, check, message).await?;
     eprintln!("· {} is {}", ready.name_any(), phase(&ready));
     Ok(ready)
+}
+
+/// Why the spec cannot be carried out; none if it can, or if control may yet accept it as it is.
+fn find_rejection(status: &TenantClusterStatus) -> Option<String> {
+    let mut all = status.conditions.iter();
+    let accepted = all.find(|condition| condition.type_ == conditions::ACCEPTED)?;
+    let is_rejected = accepted.status == "False" && !PASSING_REASONS.contains(&accepted.reason.as_str());
+    is_rejected.then(|| format!("{} ({})", accepted.message, accepted.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_spec_that_is_not_accepted_ends_the_wait() {
+        let rejection = |kind: &str, state: &str, reason: &str| {
+            let status = json!({"conditions": [{"type": kind, "status": state, "reason": reason, "message": "no such pool",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+            find_rejection(&serde_json::from_value(status).unwrap())
+        };
+        let rejected = rejection("Accepted", "False", "UnknownPool");
+        assert_eq!(rejected.as_deref(), Some("no such pool (UnknownPool)"));
+        // Everything else may come true.
+        for (kind, state, reason) in [
+            ("Accepted", "True", "Valid"),
+            ("Accepted", "Unknown", "Waiting"),
+            ("Accepted", "False", "NamespaceUnknown"),
+            ("QuotaReserved", "False", "QuotaExceeded"),
+            ("Ready", "False", "UnknownPool"),
+        ] {
+            assert_eq!(rejection(kind, state, reason), None, "{kind} {state} {reason}");
+        }
+        assert_eq!(find_rejection(&TenantClusterStatus::default()), None);
+    }
 }

@@ -38,7 +38,7 @@ pub(crate) enum DebugCommand {
     /// Secrets are never read. What looks like a token, a key, a certificate or a kubeconfig is removed from all text. Look at the
     /// archive before you give it to others all the same: names of teams, nodes and images are in it.
     #[command(
-        after_help = "Examples:\n  berth debug bundle -o bundle.tar.gz\n  berth debug bundle team-vision/vision -o vision.tar.gz"
+        after_help = "Examples:\n  berth debug bundle --output-file bundle.tar.gz\n  berth debug bundle team-vision/vision"
     )]
     Bundle(BundleArguments),
 }
@@ -49,8 +49,8 @@ pub(crate) struct BundleArguments {
     #[arg(add = completion::tenant_names())]
     name: Option<String>,
     /// The archive.
-    #[arg(short, long, value_name = "FILE", default_value = "berth-debug.tar.gz")]
-    output: PathBuf,
+    #[arg(long, value_name = "FILE", default_value = "berth-debug.tar.gz")]
+    output_file: PathBuf,
 }
 
 pub(crate) async fn run(host: &HostArguments, command: &DebugCommand) -> Result<ExitCode, Error> {
@@ -65,12 +65,15 @@ pub(crate) async fn run(host: &HostArguments, command: &DebugCommand) -> Result<
     bundle.collect(&tenants, arguments.name.is_none()).await;
     let failures = bundle.failures.len();
     let bytes = bundle.finish()?;
-    write_atomic(&arguments.output, &bytes, 0o600)?;
+    write_atomic(&arguments.output_file, &bytes, 0o600)?;
     let missing = match failures {
         0 => String::new(),
         number => format!(" {number} reads failed; errors.txt in it says why."),
     };
-    print_line(format_args!("The archive is {}.{missing}", arguments.output.display()))?;
+    print_line(format_args!(
+        "The archive is {}.{missing}",
+        arguments.output_file.display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,27 +9,9 @@ use super::CheckResult;
 use super::checks::difference;
 use super::facts::Facts;
 use super::latency::etcd_quantile;
+use super::{network, tolerations};
 use crate::node;
 
-/// DaemonSets of networks that enforce NetworkPolicies: Calico, Cilium, Canal, Antrea, kube-router, OVN-Kubernetes, Kube-OVN, Weave
-/// Net, Azure's policy manager, Google's Dataplane V2, kindnet and the policy agent of the Kubernetes project.
-const ENFORCING: [&str; 13] = [
-    "calico-node",
-    "cilium",
-    "canal",
-    "rke2-canal",
-    "antrea-agent",
-    "kube-router",
-    "ovnkube-node",
-    "ovs-ovn",
-    "weave-net",
-    "azure-npm",
-    "anetd",
-    "kindnet",
-    "kube-network-policies",
-];
-/// DaemonSets of networks that do not.
-const NOT_ENFORCING: [&str; 3] = ["kube-flannel-ds", "kube-flannel", "flannel"];
 /// The 99th percentile of requests to etcd, in seconds, above which API servers are slow, and above which leases get lost.
 const SLOW_ETCD: f64 = 0.25;
 const FAILING_ETCD: f64 = 1.0;
@@ -45,47 +27,19 @@ const MOST_NAMES: usize = 5;
 
 pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
     [
-        vec![check_network(facts), check_etcd(facts), check_clock(facts)],
+        network::check(facts),
+        vec![check_etcd(facts), check_clock(facts)],
         check_webhooks(facts),
         vec![
             check_runtime_classes(facts),
             check_device_plugins(facts),
             check_storage(facts),
         ],
+        tolerations::check(facts),
     ]
     .into_iter()
     .flatten()
     .collect()
-}
-
-fn check_network(facts: &Facts) -> CheckResult {
-    const CHECK: &str = "network";
-    let sets = match &facts.daemon_sets {
-        Ok(sets) => sets,
-        Err(error) => return CheckResult::unknown(CHECK, error),
-    };
-    let find = |known: &[&'static str]| {
-        let mut known = known.iter();
-        known
-            .find(|name| sets.iter().any(|set| set.name_any() == **name))
-            .copied()
-    };
-    let fix =
-        "install a network plugin that enforces NetworkPolicies, such as Calico or Cilium (docs/guides/install.md)";
-    match (find(&ENFORCING), find(&NOT_ENFORCING)) {
-        (Some(name), _) => CheckResult::ok(CHECK, format!("{name} enforces NetworkPolicies")),
-        (None, Some(name)) => CheckResult::problem(
-            CHECK,
-            format!("{name} does not enforce NetworkPolicies, so tenants reach each other"),
-            fix,
-        ),
-        (None, None) => CheckResult::warning(
-            CHECK,
-            "no DaemonSet of a network plugin is known that enforces NetworkPolicies; one that runs outside of pods, as in a cluster of \
-             `berth dev up`, is not seen",
-            fix,
-        ),
-    }
 }
 
 fn check_etcd(facts: &Facts) -> CheckResult {
@@ -330,7 +284,7 @@ fn check_storage(facts: &Facts) -> CheckResult {
 }
 
 /// The first names, and how many more there are.
-fn join_some(names: &[String]) -> String {
+pub(super) fn join_some(names: &[String]) -> String {
     let shown = names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(MOST_NAMES) {
         0 => shown,

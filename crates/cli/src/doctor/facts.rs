@@ -7,7 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -38,6 +38,8 @@ pub(super) struct Facts {
     /// Control's Lease.
     pub(super) lease: Read<Option<Lease>>,
     pub(super) daemon_sets: Read<Vec<DaemonSet>>,
+    /// The configuration of Cilium; none if there is no such ConfigMap.
+    pub(super) cilium: Read<Option<ConfigMap>>,
     pub(super) nodes: Read<Vec<Node>>,
     pub(super) pools: Read<Vec<HostNodePool>>,
     pub(super) classes: Read<Vec<TenantClass>>,

@@ -7,7 +7,7 @@ use berth_runtime::answers;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, ListParams};
 use kube::client::Body;
 use kube::{Client, Resource, ResourceExt as _};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::facts::{Certificate, Facts, Read};
+use super::network;
 use crate::error::describe;
 
 /// How long each read may take.
@@ -120,7 +121,9 @@ pub(super) async fn gather(client: &Client) -> Facts {
         )
     };
     let installed = async { tokio::join!(list(client), list(client), list(client), list(client), list(client)) };
-    let cluster = async { tokio::join!(list(client), list(client), list(client), list(client)) };
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), network::CILIUM_NAMESPACE);
+    let cilium = within(config_maps.get_opt(network::CILIUM_CONFIG));
+    let cluster = async { tokio::join!(list(client), cilium, list(client), list(client), list(client)) };
     let webhooks = async { tokio::join!(list(client), list(client), list(client)) };
     let (basics, installed, cluster, webhooks) = tokio::join!(
         Box::pin(basics),
@@ -130,7 +133,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
     );
     let (times, version, etcd_ready, metrics, control, lease, certificates) = basics;
     let (definitions, cluster_roles, policies, pools, classes) = installed;
-    let (daemon_sets, nodes, runtime_classes, storage_classes) = cluster;
+    let (daemon_sets, cilium, nodes, runtime_classes, storage_classes) = cluster;
     let (validating, mutating, endpoints) = webhooks;
     Facts {
         now: times.as_ref().map_or_else(|_| Timestamp::now(), |(_, now)| *now),
@@ -144,6 +147,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
         control,
         lease,
         daemon_sets,
+        cilium,
         nodes,
         pools,
         classes,

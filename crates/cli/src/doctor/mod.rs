@@ -5,6 +5,8 @@ mod cluster;
 mod facts;
 mod gather;
 mod latency;
+mod network;
+mod tolerations;
 
 use std::process::ExitCode;
 

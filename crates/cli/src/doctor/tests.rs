@@ -3,6 +3,7 @@ use crate::doctor::Level;
 use crate::doctor::facts::{Certificate, Read};
 use jiff::{SignedDuration, Span};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -41,8 +42,10 @@ fn healthy() -> Facts {
             "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:59:50.000000Z"},
         })))),
         daemon_sets: Ok(vec![read(json!({
-            "metadata": {"name": "calico-node"}, "spec": {"selector": {}, "template": {}},
+            "metadata": {"name": "calico-node", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec": {
+                "containers": [], "tolerations": [{"operator": "Exists"}]}}},
         }))]),
+        cilium: Ok(None),
         nodes: Ok(vec![read(json!({
             "metadata": {"name": "n1", "labels": {"gpu": "h100"}}, "status": {"allocatable": {"nvidia.com/gpu": "8"}},
         }))]),
@@ -95,7 +98,7 @@ fn a_healthy_host_has_no_fault() {
 #[test]
 fn each_fault_is_found_alone() {
     type Change = fn(&mut Facts);
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 24] = [
         ("host version: Problem", |facts| facts.version = Ok("v1.33.9".into())),
         ("host version: Warning", |facts| facts.version = Ok("v1.99.0".into())),
         ("definitions: Problem", |facts| {
@@ -126,6 +129,15 @@ fn each_fault_is_found_alone() {
         ("network: Warning", |facts| facts.daemon_sets = Ok(Vec::new())),
         ("network: Problem", |facts| {
             facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("kube-flannel-ds".into());
+        }),
+        ("tolerations: Problem", |facts| {
+            pod_of_first_set(facts).tolerations = None
+        }),
+        ("tolerations: Warning", |facts| {
+            let mut other = facts.daemon_sets.as_ref().unwrap()[0].clone();
+            other.metadata.name = Some("fluent-bit".into());
+            facts.daemon_sets.as_mut().unwrap().insert(0, other);
+            pod_of_first_set(facts).tolerations = None;
         }),
         ("etcd: Problem", |facts| facts.etcd_ready = Ok(false)),
         ("etcd: Problem", |facts| {
@@ -159,6 +171,76 @@ fn each_fault_is_found_alone() {
     }
 }
 
+/// The pods of the first DaemonSet.
+fn pod_of_first_set(facts: &mut Facts) -> &mut PodSpec {
+    let set = &mut facts.daemon_sets.as_mut().unwrap()[0];
+    set.spec.as_mut().unwrap().template.spec.as_mut().unwrap()
+}
+
+#[test]
+fn nodes_with_gpus_count_before_there_are_pools() {
+    let mut facts = healthy();
+    facts.pools = Ok(Vec::new());
+    pod_of_first_set(&mut facts).tolerations = None;
+    assert_eq!(faults(&facts), ["tolerations: Problem"]);
+    facts.nodes.as_mut().unwrap()[0].status = None;
+    assert_eq!(faults(&facts), Vec::<String>::new());
+}
+
+#[test]
+fn the_vpc_cni_confines_no_tenants_whatever_its_agent_does() {
+    let with = |arguments: Value, other: Option<&str>| {
+        let mut facts = healthy();
+        let sets = facts.daemon_sets.as_mut().unwrap();
+        if let Some(name) = other {
+            let mut other = sets[0].clone();
+            other.metadata.name = Some(name.into());
+            sets.push(other);
+        }
+        sets[0].metadata.name = Some("aws-node".into());
+        let agent = json!([{"name": "aws-eks-nodeagent", "args": arguments}]);
+        pod_of_first_set(&mut facts).containers = read(agent);
+        faults(&facts)
+    };
+    let (on, off) = (
+        json!(["--enable-network-policy=true"]),
+        json!(["--enable-network-policy=false"]),
+    );
+    for arguments in [&on, &off, &json!([])] {
+        assert_eq!(with(arguments.clone(), None), ["network: Problem"], "{arguments}");
+    }
+    // Calico enforces policies of pods that the VPC CNI connects.
+    assert_eq!(with(off, Some("calico-node")), Vec::<String>::new());
+    assert_eq!(with(on, Some("calico-node")), ["network: Warning"]);
+}
+
+#[test]
+fn cilium_must_match_cidrs_with_nodes_where_the_api_server_is_one() {
+    let with = |mode: Option<&str>, address: &str| {
+        let mut facts = healthy();
+        facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("cilium".into());
+        facts.cilium = Ok(Some(read(
+            json!({"data": {"policy-cidr-match-mode": mode.unwrap_or_default()}}),
+        )));
+        let status = facts.nodes.as_mut().unwrap()[0].status.as_mut().unwrap();
+        status.addresses = Some(read(json!([{"type": "InternalIP", "address": "192.0.2.7"}])));
+        facts.endpoints.as_mut().unwrap().push(read(json!({
+            "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": [address]}],
+        })));
+        faults(&facts)
+    };
+    assert_eq!(with(None, "192.0.2.7"), ["network: Warning"]);
+    assert_eq!(with(Some("nodes"), "192.0.2.7"), Vec::<String>::new());
+    // A managed API server is not a node.
+    assert_eq!(with(None, "203.0.113.9"), Vec::<String>::new());
+    let mut facts = healthy();
+    facts.cilium = Err("forbidden".into());
+    assert_eq!(faults(&facts), Vec::<String>::new());
+    facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("cilium".into());
+    assert_eq!(faults(&facts), ["network: Warning"]);
+}
+
 #[test]
 fn what_cannot_be_read_is_a_warning() {
     let mut facts = healthy();
@@ -167,7 +249,12 @@ fn what_cannot_be_read_is_a_warning() {
     facts.metrics = Err("forbidden".into());
     assert_eq!(
         faults(&facts),
-        ["certificates: Warning", "etcd: Warning", "GPU nodes: Warning"]
+        [
+            "certificates: Warning",
+            "etcd: Warning",
+            "GPU nodes: Warning",
+            "tolerations: Warning"
+        ]
     );
     // The Lease alone does not say whether the Deployment is well.
     let mut facts = healthy();
@@ -193,6 +280,7 @@ fn nothing_is_ok_for_a_user_who_may_read_nothing() {
         control: deny(),
         lease: deny(),
         daemon_sets: deny(),
+        cilium: deny(),
         nodes: deny(),
         pools: deny(),
         classes: deny(),

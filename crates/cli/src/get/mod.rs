@@ -1,4 +1,4 @@
-//! `berth get`: everything about one tenant.
+//! `berth get`: everything about one tenant; without a name the list of all, as kubectl has it.
 
 mod text;
 
@@ -13,6 +13,7 @@ use kube::api::{Api, ListParams};
 use crate::completion;
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
+use crate::list::{self, ListArguments};
 use crate::output::{ObjectFormat, print_objects};
 use crate::tenant;
 
@@ -21,12 +22,11 @@ const TRANSITIONS: usize = 3;
 
 #[derive(Debug, Args)]
 pub(crate) struct GetArguments {
-    /// Name of the TenantCluster, or NAMESPACE/NAME.
-    #[arg(add = completion::tenant_names())]
-    name: String,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t)]
-    output: ObjectFormat,
+    /// Name of the TenantCluster, or NAMESPACE/NAME. Without a name, list the tenants.
+    #[arg(add = completion::tenant_names(), conflicts_with_all = ["all_namespaces", "selector", "watch"])]
+    name: Option<String>,
+    #[command(flatten)]
+    list: ListArguments,
 }
 
 /// What is shown beside the TenantCluster itself. The user may not be allowed to read it: then it is missing.
@@ -37,20 +37,19 @@ struct Details {
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Result<ExitCode, Error> {
+    let Some(name) = &arguments.name else {
+        return list::run(host, &arguments.list).await;
+    };
+    let format = arguments.list.format().of_objects();
     let host = host.connect().await?;
-    let (_, tenant) = tenant::find(&host, &arguments.name).await?;
+    let (_, tenant) = tenant::find(&host, name).await?;
     let now = Timestamp::now();
-    let details = match arguments.output {
+    let details = match format {
         ObjectFormat::Table => read_details(&host, &tenant, now).await,
         _ => Details::default(),
     };
     let names = [tenant::resource_name(&tenant.name_any())];
-    print_objects(
-        &tenant,
-        &names,
-        || text::describe(&tenant, &details, now),
-        arguments.output,
-    )?;
+    print_objects(&tenant, &names, || text::describe(&tenant, &details, now), format)?;
     Ok(ExitCode::SUCCESS)
 }
 

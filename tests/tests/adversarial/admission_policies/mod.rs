@@ -15,6 +15,7 @@ mod network;
 mod network_cost;
 mod objects;
 mod platform;
+mod pod_security;
 mod pods;
 mod rbac;
 mod shared_nodes;
@@ -172,7 +173,7 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
-        "pods": {"deviceVariables": ["NVIDIA_GDS"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
+        "pods": {"deviceVariables": ["NVIDIA_GDS"], "capabilities": ["IPC_LOCK"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
             "annotations": ["example.com/note", "tools.example.com/*"], "labels": ["example.com/tier", "teams.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"], "labels": ["pool"]},
@@ -249,7 +250,9 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     pods::devices_by_class(&credential).await;
     pods::pods_of_other_namespaces(&credential).await;
     pods::device_variables(&credential).await;
+    pod_security::baseline_with_a_capability(&credential, admin).await;
     shared_nodes::pods(&credential, admin).await;
+    shared_nodes::capabilities(&credential).await;
     pods::changes(&credential, admin).await;
     annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;

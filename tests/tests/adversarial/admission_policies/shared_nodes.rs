@@ -65,6 +65,13 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
     )
 }
 
+/// A capability that the class gives is for nodes of the tenant's own.
+pub(super) async fn capabilities(credential: &StolenCredential) {
+    let add = json!({"securityContext": {"capabilities": {"drop": ["NET_RAW"], "add": ["IPC_LOCK"]}}});
+    let shared = pod(credential, &json!({"containers": [container("c", &add)]}));
+    credential.expect_denied("capabilities.add", &shared).await;
+}
+
 pub(super) async fn pods(credential: &StolenCredential, admin: &Client) {
     let container_with = |more: &Value| json!({"containers": [container("c", more)]});
     for allowed in [
@@ -177,6 +184,18 @@ async fn ephemeral_containers(credential: &StolenCredential, admin: &Client) {
     };
     expect_denied("capabilities.drop", debug(&json!({"securityContext": null})).await);
     debug(&json!({})).await.unwrap();
+    // Not even a capability that the class gives, nor what the level of the namespace no longer denies.
+    for more in [
+        json!({"capabilities": {"drop": ["NET_RAW"], "add": ["IPC_LOCK"]}}),
+        json!({"capabilities": {"drop": ["NET_RAW"], "add": ["SYS_PTRACE"]}}),
+    ] {
+        expect_denied("capabilities.add", debug(&json!({"securityContext": more})).await);
+    }
+    let privileged = json!({"capabilities": {"drop": ["NET_RAW"]}, "privileged": true});
+    expect_denied(
+        "Pod Security level",
+        debug(&json!({"securityContext": privileged})).await,
+    );
 
     // What is there from before this rule stays as it is: only what is added must follow it.
     let old = container("old", &json!({"securityContext": null}));

@@ -40,7 +40,7 @@ fn node(name: &str, product: &str, owner: Option<&str>) -> Arc<Node> {
 }
 
 /// The last plan could assign all nodes without a tenant.
-fn free() -> BTreeMap<String, String> {
+fn nothing_unavailable() -> BTreeMap<String, String> {
     BTreeMap::new()
 }
 
@@ -60,7 +60,13 @@ fn nodes_and_gpus_are_counted() {
         node("n2", "H100", Some("t")),
         node("n3", "L40S", None),
     ];
-    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default(), &free());
+    let (status, [update, health]) = observe_pool(
+        &h100,
+        &selectors(&[&h100]),
+        &nodes,
+        &Slices::default(),
+        &nothing_unavailable(),
+    );
     assert_eq!(
         status.nodes,
         Some(NodeCounts {
@@ -97,7 +103,7 @@ fn a_free_node_on_which_no_pod_may_start_is_unavailable() {
             &selectors(&[&h100]),
             &[Arc::new(node)],
             &Slices::default(),
-            &free(),
+            &nothing_unavailable(),
         );
         let counts = status.nodes.unwrap();
         assert_eq!((counts.free, counts.unavailable), (free, 1 - free), "{key}");
@@ -148,13 +154,33 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         pool("all", ("gpu", "yes")),
     );
     let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, &Slices::default(), &free());
+    let (status, [update, _]) = observe_pool(
+        &h100,
+        &selectors(&[&h100, &all]),
+        &nodes,
+        &Slices::default(),
+        &nothing_unavailable(),
+    );
     assert_eq!((update.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, &Slices::default(), &free());
+    let (_, [update, _]) = observe_pool(
+        &all,
+        &selectors(&[&all]),
+        &nodes,
+        &Slices::default(),
+        &nothing_unavailable(),
+    );
     assert_eq!(update.reason, "MixedProducts");
     let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
     assert_eq!(
-        observe_pool(&empty, &selectors(&[&empty]), &nodes, &Slices::default(), &free()).1[0].reason,
+        observe_pool(
+            &empty,
+            &selectors(&[&empty]),
+            &nodes,
+            &Slices::default(),
+            &nothing_unavailable()
+        )
+        .1[0]
+            .reason,
         "NoNodes"
     );
 }
@@ -165,7 +191,13 @@ fn a_pool_whose_free_nodes_do_not_share_yet_is_ready() {
     h100.spec.sharing = berth_api::Sharing::Mps;
     let reason = |pool: &HostNodePool| {
         let nodes = [node("n1", "H100", None)];
-        let (_, [update, _]) = observe_pool(pool, &selectors(&[pool]), &nodes, &Slices::default(), &free());
+        let (_, [update, _]) = observe_pool(
+            pool,
+            &selectors(&[pool]),
+            &nodes,
+            &Slices::default(),
+            &nothing_unavailable(),
+        );
         update.reason
     };
     assert_eq!(reason(&h100), "SharingMismatch");
@@ -192,7 +224,13 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
         in_rack(node("n4", "H100", Some("t")), "b"),
         in_rack(ill, "c"),
     ];
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &Slices::default(), &free());
+    let (status, [_, health]) = observe_pool(
+        &h100,
+        &selectors(&[&h100]),
+        &nodes,
+        &Slices::default(),
+        &nothing_unavailable(),
+    );
     assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
@@ -210,7 +248,7 @@ fn device_attributes_give_product_and_driver_without_labels() {
         "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
     }}]});
     slices.put("s", Some(Slice::read(&spec.to_string()).unwrap()));
-    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], &slices, &free());
+    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], &slices, &nothing_unavailable());
     assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
     assert_eq!(status.driver.as_deref(), Some("580.95.5"));
     assert_eq!(status.sharing.as_deref(), Some("DRA"));
@@ -225,7 +263,7 @@ fn a_node_with_more_slices_than_are_read_is_not_free_and_reported() {
         let spec = json!({"nodeName": "n1", "driver": "gpu.example.com"});
         slices.put(&number.to_string(), Some(Slice::read(&spec.to_string()).unwrap()));
     }
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices, &free());
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices, &nothing_unavailable());
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.unavailable), (1, 1));
     assert_eq!((health.is_true(), health.reason), (false, "TooManyResourceSlices"));

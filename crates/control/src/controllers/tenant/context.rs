@@ -31,6 +31,8 @@ pub struct TenantContext {
     pub network_config: NetworkConfig,
     /// What a TenantCluster without a class gets.
     pub without_class: WithoutClass,
+    /// Whether Berth's admission policies are installed on the host. Without them no class gives capabilities.
+    pub has_admission_policies: bool,
     /// Namespace of the platform's Argo CD, if tenants may be registered there.
     pub argo_cd_namespace: Option<String>,
     /// Which cluster-wide network policies the host serves.

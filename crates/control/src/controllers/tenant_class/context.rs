@@ -11,6 +11,8 @@ pub struct TenantClassContext {
     pub client: Client,
     /// The host's objects, as watches know them.
     pub stores: Stores,
+    /// Whether Berth's admission policies are installed on the host. Without them no class gives capabilities.
+    pub has_admission_policies: bool,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Which further kinds can be synced.

@@ -50,6 +50,14 @@ pub(super) async fn usability(
             ),
         ));
     }
+    if !context.has_admission_policies && !spec.sync.pods.capabilities.is_empty() {
+        return Ok(ConditionUpdate::mark_false(
+            READY,
+            "CapabilitiesNotGiven",
+            "spec.sync.pods.capabilities: Berth's admission policies are not installed, which would enforce the rest of the Pod Security \
+             level baseline; tenants run without the capabilities",
+        ));
+    }
     for kind in &spec.sync.kinds {
         let usable = context
             .kinds

@@ -27,6 +27,7 @@ impl Fixture {
         let context = TenantClassContext {
             client: host.client(),
             stores,
+            has_admission_policies: true,
             runtime: Arc::new(ScriptedRuntime::new(&script)),
             kinds: Arc::new(KnownKinds::new(host.client())),
         };
@@ -169,6 +170,19 @@ async fn a_name_that_is_in_use_and_a_kind_that_is_not_served_are_reasons() {
     );
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.ready()["reason"], "NameTaken");
+}
+
+#[tokio::test]
+async fn capabilities_are_given_only_where_admission_policies_enforce_the_rest() {
+    for (has_policies, expected) in [(true, "Ready"), (false, "CapabilitiesNotGiven")] {
+        let mut fixture = Fixture::new();
+        fixture.context.has_admission_policies = has_policies;
+        let mut class = fixture.host.get(CLASS).unwrap();
+        class["spec"]["sync"]["pods"]["capabilities"] = json!(["IPC_LOCK"]);
+        fixture.host.insert(CLASS, class);
+        fixture.settle().await;
+        assert_eq!(fixture.ready()["reason"], expected);
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use crate::{authentication, network::allowed};
 use berth_api::{
     KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
-    sync_policy::{ServiceAccountMapping, SyncedKind},
+    sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
 use berth_sync_rules::{
     egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
@@ -91,6 +91,13 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     if let Some(name) = pods.device_variables.iter().find(|name| !is_device_variable(name)) {
         return Some(format!(
             "spec.sync.pods.deviceVariables: tenants may set {name} anyway; remove it"
+        ));
+    }
+    let is_extra = |name: &&String| EXTRA_CAPABILITIES.contains(&name.as_str());
+    if let Some(name) = pods.capabilities.iter().find(|name| !is_extra(name)) {
+        return Some(format!(
+            "spec.sync.pods.capabilities: {name} cannot be given to tenants, only {}",
+            EXTRA_CAPABILITIES.join(", ")
         ));
     }
     let is_unknown = |name: &&String| !hostnames::has_only_known_placeholders(name);
@@ -253,6 +260,11 @@ mod tests {
         let message = error_of(|spec| spec.sync.pods.device_variables = vec!["NVIDIA_GDS".into(), "HOME".into()]);
         assert!(
             message.starts_with("spec.sync.pods.deviceVariables: tenants may set HOME"),
+            "{message}"
+        );
+        let message = error_of(|spec| spec.sync.pods.capabilities = vec!["IPC_LOCK".into(), "SYS_ADMIN".into()]);
+        assert!(
+            message.starts_with("spec.sync.pods.capabilities: SYS_ADMIN"),
             "{message}"
         );
         let message = error_of(|spec| spec.sync.ingress.hostnames = vec!["*.app-{tenant}.example.com".into()]);

@@ -113,9 +113,10 @@ pub const ENDPOINT: Fields = &[
     ("scheme", Rule::Copy),
 ];
 
-/// The host's container for a tenant's container.
+/// The host's container for a tenant's container, which may add `capabilities` besides the usual ones.
 pub fn translate(
     environment: &Environment<'_>,
+    capabilities: &[String],
     container: &Value,
     path: &str,
     ephemeral: bool,
@@ -131,7 +132,7 @@ pub fn translate(
         copied.insert("envFrom".into(), env_from.into());
     }
     if let Some(context) = container.get("securityContext") {
-        let context = security::container(context, &format!("{path}.securityContext"), issues);
+        let context = security::container(context, capabilities, &format!("{path}.securityContext"), issues);
         copied.insert("securityContext".into(), context.into());
     }
     let mounts: Vec<Value> = json::items(container, &["volumeMounts"])

@@ -50,6 +50,8 @@ mod volume_claims;
 mod volumes;
 
 #[cfg(test)]
+mod capability_tests;
+#[cfg(test)]
 mod class_tests;
 #[cfg(test)]
 mod own_taint_tests;
@@ -60,6 +62,7 @@ mod schema_tests;
 #[cfg(test)]
 mod tests;
 
+pub use security::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};
 pub use shared::GPU_RUNTIMES;
 pub use targets::targets;
 

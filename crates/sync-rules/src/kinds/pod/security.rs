@@ -46,8 +46,8 @@ pub const CONTAINER: Fields = &[
     ("windowsOptions", Rule::Deny(WINDOWS)),
 ];
 
-/// Capabilities that a container may add.
-const CAPABILITIES: &[&str] = &[
+/// Capabilities that a container may add whatever its class says: those of the level `baseline`.
+pub const BASELINE_CAPABILITIES: &[&str] = &[
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -64,7 +64,7 @@ const CAPABILITIES: &[&str] = &[
 ];
 
 /// Sysctls that act inside the pod only: those that Pod Security's level `baseline` allows in every supported version.
-const SYSCTLS: &[&str] = &[
+pub const SYSCTLS: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_local_reserved_ports",
@@ -79,7 +79,8 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-const SE_LINUX_TYPES: &[&str] = &[
+/// Types of SELinux that are those of containers.
+pub const SE_LINUX_TYPES: &[&str] = &[
     "",
     "container_t",
     "container_init_t",
@@ -109,21 +110,26 @@ pub fn pod(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<String,
     copied
 }
 
-/// The security context of a host container.
-pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+/// The security context of a host container, which may add `capabilities` besides those of the level `baseline`.
+pub fn container(context: &Value, capabilities: &[String], path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
     let copied = fields::copy(context, path, CONTAINER, issues);
     shared(context, path, issues);
-    if let Some(capabilities) = context.get("capabilities") {
-        for added in json::items(capabilities, &["add"]).iter().filter_map(Value::as_str) {
-            if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
-                issues.deny(
-                    format!("{path}.capabilities.add"),
-                    format!(
-                        "the capability {added} is not allowed: a container may add only those that the Pod Security level \
-                         baseline lists"
-                    ),
-                );
-            }
+    for added in more_than_baseline(context) {
+        if let Some(name) = added.strip_prefix("CAP_") {
+            issues.deny(
+                format!("{path}.capabilities.add"),
+                format!(
+                    "{added} is not a name of Kubernetes: capabilities have no CAP_ before their names; write {name}"
+                ),
+            );
+        } else if !capabilities.iter().any(|given| given == added) {
+            issues.deny(
+                format!("{path}.capabilities.add"),
+                format!(
+                    "the capability {added} is not allowed: containers may add those that the Pod Security level baseline lists, and containers \
+                     that are not ephemeral also those in sync.pods.capabilities of the class"
+                ),
+            );
         }
     }
     match json::text(context, &["procMount"]) {
@@ -131,6 +137,20 @@ pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<S
         Some(_) => issues.deny(format!("{path}.procMount"), "only Default is allowed"),
     }
     copied
+}
+
+/// The capabilities beyond the level `baseline` that a security context adds. Names are as Kubernetes has them, without `CAP_`: the host's check knows no others,
+/// and container runtimes put it before them.
+fn more_than_baseline(context: &Value) -> impl Iterator<Item = &str> {
+    let added = json::items(context, &["capabilities", "add"]).iter();
+    let names = added.filter_map(Value::as_str);
+    names.filter(|name| !BASELINE_CAPABILITIES.contains(name))
+}
+
+/// Whether a container adds capabilities beyond the level `baseline`, with which it stays on nodes of its tenant.
+pub fn adds_more_than_baseline(container: &Value) -> bool {
+    let context = container.get("securityContext");
+    context.is_some_and(|context| more_than_baseline(context).next().is_some())
 }
 
 /// Gives a host pod without a seccomp profile the profile of the container runtime, as kubelets with `seccompDefault` do.
@@ -201,7 +221,39 @@ mod tests {
     fn baseline_passes() {
         let context = json!({"runAsUser": 1000, "privileged": false, "procMount": "Default", "seccompProfile": {"type": "RuntimeDefault"},
             "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, "seLinuxOptions": {"type": "container_t"}});
-        assert_eq!(denied(|issues| drop(container(&context, "c", issues))), [""; 0]);
+        assert_eq!(denied(|issues| drop(container(&context, &[], "c", issues))), [""; 0]);
+    }
+
+    #[test]
+    fn a_class_gives_capabilities_by_name() {
+        let given = ["IPC_LOCK".to_owned()];
+        let add = |names: Value| json!({"capabilities": {"add": names}});
+        let denials =
+            |names: Value, given: &[String]| denied(|issues| drop(container(&add(names), given, "c", issues))).len();
+        assert_eq!(denials(json!(["IPC_LOCK", "CHOWN"]), &given), 0);
+        assert_eq!(denials(json!(["IPC_LOCK"]), &[]), 1);
+        assert_eq!(denials(json!(["CAP_IPC_LOCK", "SYS_ADMIN"]), &given), 2);
+        let stays = |names: Value| adds_more_than_baseline(&json!({"securityContext": add(names)}));
+        assert!(stays(json!(["CHOWN", "IPC_LOCK"])) && !stays(json!(["CHOWN"])));
+        assert!(!adds_more_than_baseline(&json!({"name": "c"})));
+    }
+
+    /// The host would reject the pod, with a message that names host objects.
+    #[test]
+    fn capabilities_are_named_without_a_prefix() {
+        let context = json!({"capabilities": {"add": ["CHOWN", "CAP_CHOWN"]}});
+        let mut issues = FieldIssues::default();
+        container(&context, &[], "c", &mut issues);
+        let denied: Vec<_> = issues
+            .denied
+            .iter()
+            .map(|denied| (denied.field.as_str(), denied.why.as_str()))
+            .collect();
+        assert_eq!(denied.len(), 1, "{denied:?}");
+        assert!(
+            denied[0].0 == "c.capabilities.add" && denied[0].1.ends_with("write CHOWN"),
+            "{denied:?}"
+        );
     }
 
     #[test]
@@ -210,7 +262,7 @@ mod tests {
             "appArmorProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_ADMIN", "CAP_NET_RAW"]},
             "seLinuxOptions": {"type": "spc_t", "user": "u"}, "windowsOptions": {"hostProcess": true}});
         assert_eq!(
-            denied(|issues| drop(container(&context, "c", issues))),
+            denied(|issues| drop(container(&context, &[], "c", issues))),
             [
                 "c.privileged",
                 "c.windowsOptions",

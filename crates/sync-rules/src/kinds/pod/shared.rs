@@ -2,7 +2,7 @@
 //!
 //! | part | rule |
 //! |---|---|
-//! | who may | pods without devices (extended resources, claims, a GPU runtime class), if the tenant has shared pools and the host's scheduler places its pods |
+//! | who may | pods without devices (extended resources, claims, a GPU runtime class) and without capabilities beyond `baseline`, if the tenant has shared pools and the host's scheduler places its pods |
 //! | nodeSelector, affinity | the tenant's own nodes or those of its shared pools, in every term; otherwise the own nodes only |
 //! | imagePullPolicy | `Always`, so that no tenant uses an image that another tenant has pulled; pods that say `Never` stay on own nodes |
 //! | hostUsers | `false`, if the class requires that; pods that say `true` stay on own nodes |
@@ -87,11 +87,20 @@ fn may_share(source: &Value, spec: &Map<String, Value>, rules: &SharedNodesPolic
             containers.into_iter().any(asks_for_devices)
         })
         || asks_for_devices(&Value::Object(spec.clone()));
+    let adds_capabilities = CONTAINERS.iter().any(|list| {
+        let mut containers = spec.get(*list).and_then(Value::as_array).into_iter().flatten();
+        containers.any(security::adds_more_than_baseline)
+    });
     let runtime = spec.get("runtimeClassName").and_then(Value::as_str).unwrap_or_default();
     let is_gpu_runtime = GPU_RUNTIMES.iter().any(|part| runtime.contains(part));
     let wants_node_users = rules.user_namespaces && source.get("hostUsers") == Some(&Value::Bool(true));
     let is_linux = !security::is_windows(spec);
-    !has_devices && !is_gpu_runtime && !wants_node_users && is_linux && (rules.cached_images || !never_pulls(source))
+    !has_devices
+        && !adds_capabilities
+        && !is_gpu_runtime
+        && !wants_node_users
+        && is_linux
+        && (rules.cached_images || !never_pulls(source))
 }
 
 /// Whether a container, or a pod as a whole, requests devices: resources with a domain, which not every node has.
@@ -237,6 +246,19 @@ mod tests {
         ] {
             assert!(shares(&host(&cache(|_| ()), &plain)), "{plain}");
         }
+    }
+
+    #[test]
+    fn pods_with_a_capability_that_the_class_gives_stay_on_own_nodes() {
+        let mut cache = cache(|_| ());
+        Arc::make_mut(&mut cache.tenant.policy).pods.capabilities = vec!["IPC_LOCK".into()];
+        let container =
+            json!([{"name": "c", "image": "a", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]);
+        let pod = host(&cache, &json!({"containers": container}));
+        assert!(!shares(&pod));
+        let added = &pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"];
+        assert_eq!(*added, json!(["IPC_LOCK"]));
+        assert!(!shares(&host(&cache, &json!({"initContainers": container}))));
     }
 
     #[test]

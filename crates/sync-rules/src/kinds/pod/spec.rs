@@ -99,12 +99,18 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
         ("containers", false),
         ("ephemeralContainers", true),
     ] {
+        // An ephemeral container may come into a pod that runs on a shared node.
+        let capabilities: &[String] = if ephemeral {
+            &[]
+        } else {
+            &cache.tenant.policy.pods.capabilities
+        };
         let containers: Vec<Value> = json::items(source, &[field])
             .iter()
             .enumerate()
             .map(|(index, item)| {
                 let path = format!("spec.{field}[{index}]");
-                container::translate(&environment, item, &path, ephemeral, issues)
+                container::translate(&environment, capabilities, item, &path, ephemeral, issues)
             })
             .collect();
         if !containers.is_empty() {

@@ -207,6 +207,10 @@ async fn apply_namespaces(
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
+    if !context.has_admission_policies {
+        // The level of the namespace follows: see `host_objects::namespaces`.
+        annotations.remove(policy_annotations::CAPABILITIES);
+    }
     annotations.extend(policy_annotations::of_network(network));
     annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
     if context.stores.limits_users(&tenant.cluster) {

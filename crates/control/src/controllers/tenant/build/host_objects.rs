@@ -1,7 +1,7 @@
 //! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
 
 use crate::{control_plane::SYNCER, controllers::tenant_class::SyncerRules};
-use berth_api::{TenantCluster, labels, names::TenantId};
+use berth_api::{TenantCluster, labels, names::TenantId, policy_annotations};
 use berth_sync_rules::permissions;
 use k8s_openapi::{
     ByteString,
@@ -36,13 +36,20 @@ pub fn metadata(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, nam
 /// The control-plane namespace and the workload namespace. The annotations of the latter say what the tenant's class allows;
 /// the admission policies read them.
 pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, policy: &BTreeMap<String, String>) -> [Namespace; 2] {
+    // The level `baseline` cannot be had without one capability. The policy `berth-pod-security` enforces it everywhere, but for what this annotation
+    // lists.
+    let of_workloads = if policy.contains_key(policy_annotations::CAPABILITIES) {
+        "privileged"
+    } else {
+        "baseline"
+    };
     [
         (
             tenant.control_plane_namespace(),
             labels::ROLE_CONTROL_PLANE,
             "restricted",
         ),
-        (tenant.workload_namespace(), labels::ROLE_WORKLOADS, "baseline"),
+        (tenant.workload_namespace(), labels::ROLE_WORKLOADS, of_workloads),
     ]
     .map(|(name, role, pod_security)| {
         let mut all = tenant_labels(cluster, tenant);
@@ -212,6 +219,23 @@ pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig:
 mod tests {
     use super::*;
     use berth_api::TenantClusterSpec;
+
+    #[test]
+    fn the_pod_security_level_is_lower_only_where_the_admission_policy_enforces_it() {
+        let cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        let levels = |policy: &BTreeMap<String, String>| {
+            namespaces(&cluster, &TenantId::new("vision", "6f2c"), policy).map(|namespace| {
+                let labels = namespace.metadata.labels.unwrap();
+                labels["pod-security.kubernetes.io/enforce"].clone()
+            })
+        };
+        let policy = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        assert_eq!(levels(&BTreeMap::new()), ["restricted", "baseline"]);
+        let others = policy(policy_annotations::RUNTIME_CLASSES, "*");
+        assert_eq!(levels(&others), ["restricted", "baseline"]);
+        let given = policy(policy_annotations::CAPABILITIES, "IPC_LOCK");
+        assert_eq!(levels(&given), ["restricted", "privileged"]);
+    }
 
     #[test]
     fn the_kubeconfig_secret_is_as_in_cluster_api() {

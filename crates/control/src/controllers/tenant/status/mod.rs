@@ -21,7 +21,7 @@ use berth_api::{
     SecretReference, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{ConditionUpdate, merge},
 };
-use berth_node_lifecycle::{Assignment, is_ready};
+use berth_node_lifecycle::{Assignment, is_ready, recorded_gpus};
 use conditions::phase;
 use jiff::Timestamp;
 use observed::{
@@ -99,6 +99,7 @@ pub(super) fn build(
             desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
+            gpus: serving.iter().map(|node| recorded_gpus::recorded_of_any(node)).sum(),
         }),
         node_groups: nodes.groups.clone(),
         unused_nodes: nodes.unused.clone(),

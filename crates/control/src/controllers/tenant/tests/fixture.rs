@@ -234,6 +234,7 @@ fn context(
         client: host.client(),
         network_config: NetworkConfig::default(),
         without_class: WithoutClass::BuiltInDefaults,
+        has_admission_policies: true,
         argo_cd_namespace: None,
         administrative_tier: AdministrativeTier::default(),
         stores,

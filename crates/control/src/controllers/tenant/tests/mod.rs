@@ -22,6 +22,7 @@ mod usage;
 mod violations;
 
 use fixture::Fixture;
+use serde_json::json;
 
 /// Calls until the first reconcile that had nothing left to do.
 async fn calls_until_ready() -> usize {
@@ -86,4 +87,27 @@ async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist()
         first("runtime run syncer") < first("GET /metrics"),
         "they take time that the team waits for"
     );
+}
+
+/// Without the policies, nothing but the level of the namespace confines the tenant's pods.
+#[tokio::test]
+async fn the_pod_security_level_is_lower_only_where_policies_are_installed() {
+    for (has_policies, level) in [(true, "privileged"), (false, "baseline")] {
+        let mut fixture = Fixture::new();
+        fixture.context.has_admission_policies = has_policies;
+        let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
+            "spec": {"sync": {"pods": {"capabilities": ["IPC_LOCK"]}}}});
+        let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+        fixture.host.insert(path, class);
+        fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+        fixture.reconcile().await.unwrap();
+        let path = format!("/api/v1/namespaces/{}", fixture.id.workload_namespace());
+        let namespace = fixture.host.get(&path).unwrap();
+        assert_eq!(
+            namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+            level
+        );
+        let given = &namespace["metadata"]["annotations"]["allow.berth.dev/capabilities"];
+        assert_eq!(given.is_null(), !has_policies, "{namespace}");
+    }
 }

@@ -1,0 +1,153 @@
+//! Whether the host's network enforces NetworkPolicies, and lets syncers reach the host's API server. Pure.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
+
+use super::CheckResult;
+use super::facts::Facts;
+
+/// DaemonSets of networks that enforce NetworkPolicies: Calico, Cilium, Canal, Antrea, kube-router, OVN-Kubernetes, Kube-OVN, Weave
+/// Net, Azure's policy manager, Google's Dataplane V2, kindnet and the policy agent of the Kubernetes project.
+pub(super) const ENFORCING: [&str; 13] = [
+    "calico-node",
+    "cilium",
+    "canal",
+    "rke2-canal",
+    "antrea-agent",
+    "kube-router",
+    "ovnkube-node",
+    "ovs-ovn",
+    "weave-net",
+    "azure-npm",
+    "anetd",
+    "kindnet",
+    "kube-network-policies",
+];
+/// DaemonSets of networks that do not.
+pub(super) const NOT_ENFORCING: [&str; 3] = ["kube-flannel-ds", "kube-flannel", "flannel"];
+/// The DaemonSet of the VPC CNI of EKS, its container that enforces NetworkPolicies, and the argument that switches it on. It does not support pods
+/// without an owner, and those of tenants have none on the host.
+pub(super) const AWS: &str = "aws-node";
+const AWS_AGENT: &str = "aws-eks-nodeagent";
+const AWS_ENFORCES: &str = "--enable-network-policy=true";
+/// The DaemonSet of Cilium, the ConfigMap with its settings, and the one that says whether CIDRs match addresses of nodes.
+const CILIUM: &str = "cilium";
+pub(super) const CILIUM_NAMESPACE: &str = "kube-system";
+pub(super) const CILIUM_CONFIG: &str = "cilium-config";
+const CILIUM_MODE: &str = "policy-cidr-match-mode";
+
+const CHECK: &str = "network";
+const AWS_FIX: &str =
+    "install Calico for policies, or Cilium (docs/guides/managed-clusters.md#network-policies-of-the-vpc-cni)";
+const FIX: &str =
+    "install a network plugin that enforces NetworkPolicies, such as Calico or Cilium (docs/guides/install.md)";
+
+pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
+    let sets = match &facts.daemon_sets {
+        Ok(sets) => sets,
+        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
+    };
+    let mut results = vec![check_enforcement(sets)];
+    if sets.iter().any(|set| set.name_any() == CILIUM) {
+        results.extend(check_cilium(facts));
+    }
+    results
+}
+
+fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {
+    let find = |known: &[&'static str]| {
+        let mut known = known.iter();
+        known
+            .find(|name| sets.iter().any(|set| set.name_any() == **name))
+            .copied()
+    };
+    let aws = sets.iter().find(|set| set.name_any() == AWS);
+    if let Some(name) = find(&ENFORCING) {
+        return if aws.is_some_and(aws_enforces) {
+            CheckResult::warning(
+                CHECK,
+                format!(
+                    "{name} and the network policy agent of {AWS} both enforce NetworkPolicies, and the agent those of other pods for pods of tenants"
+                ),
+                "set enableNetworkPolicy to \"false\" in the configuration of the add-on vpc-cni",
+            )
+        } else {
+            CheckResult::ok(CHECK, format!("{name} enforces NetworkPolicies"))
+        };
+    }
+    if let Some(name) = find(&NOT_ENFORCING) {
+        let message = format!("{name} does not enforce NetworkPolicies, so tenants reach each other");
+        return CheckResult::problem(CHECK, message, FIX);
+    }
+    match aws {
+        Some(set) => {
+            let why = if aws_enforces(set) {
+                "its network policy agent does not support pods without an owner"
+            } else {
+                "its network policy agent is off, and does not support pods without an owner"
+            };
+            CheckResult::problem(
+                CHECK,
+                format!("{AWS} does not confine tenants: {why}, so tenants reach each other"),
+                AWS_FIX,
+            )
+        }
+        None => CheckResult::warning(
+            CHECK,
+            "no DaemonSet of a network plugin is known that enforces NetworkPolicies; one that runs outside of pods, as in a cluster of \
+             `berth dev up`, is not seen",
+            FIX,
+        ),
+    }
+}
+
+/// Whether the agent for NetworkPolicies of the VPC CNI is on.
+fn aws_enforces(set: &DaemonSet) -> bool {
+    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let mut containers = pod.into_iter().flat_map(|pod| &pod.containers);
+    containers.any(|container| {
+        let mut arguments = container.args.iter().chain(&container.command).flatten();
+        container.name == AWS_AGENT && arguments.any(|argument| argument == AWS_ENFORCES)
+    })
+}
+
+/// Control opens the host's API server to syncers by its addresses. To Cilium the address of a node is no CIDR, unless a setting says so.
+fn check_cilium(facts: &Facts) -> Option<CheckResult> {
+    let config = match &facts.cilium {
+        Ok(config) => config.as_ref()?,
+        Err(error) => return Some(CheckResult::unknown(CHECK, error)),
+    };
+    let mode = config.data.as_ref().and_then(|data| data.get(CILIUM_MODE));
+    if mode.is_some_and(|mode| mode.contains("nodes")) {
+        return None;
+    }
+    let address = match find_api_server_on_node(facts) {
+        Ok(address) => address?,
+        Err(error) => return Some(CheckResult::unknown(CHECK, &error)),
+    };
+    Some(CheckResult::warning(
+        CHECK,
+        format!(
+            "the API server is at the address of a node, {address}, which NetworkPolicies for Cilium do not open: syncers as pods do not reach it"
+        ),
+        "set policyCIDRMatchMode=nodes in the values of Cilium's chart (docs/guides/managed-clusters.md#cilium)",
+    ))
+}
+
+/// An address of the API server that a node has as well.
+fn find_api_server_on_node(facts: &Facts) -> Result<Option<String>, String> {
+    let slices = facts.endpoints.as_ref().map_err(Clone::clone)?;
+    let nodes = facts.nodes.as_ref().map_err(Clone::clone)?;
+    let addresses = nodes.iter().filter_map(|node| node.status.as_ref()?.addresses.as_ref());
+    let of_nodes: BTreeSet<&String> = addresses.flatten().map(|address| &address.address).collect();
+    let own = slices.iter().filter(|slice| {
+        let service = slice.labels().get("kubernetes.io/service-name");
+        slice.namespace().as_deref() == Some("default") && service.is_some_and(|name| name == "kubernetes")
+    });
+    let mut of_api_server = own
+        .flat_map(|slice| slice.endpoints.iter().flatten())
+        .flat_map(|endpoint| &endpoint.addresses);
+    Ok(of_api_server.find(|address| of_nodes.contains(address)).cloned())
+}

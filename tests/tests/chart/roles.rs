@@ -1,0 +1,54 @@
+//! The ClusterRoles of the chart that extend those of Kubernetes.
+
+use crate::render::{named, template};
+use serde_json::{Value, json};
+
+/// The names of the chart's ClusterRoles that are part of one of Kubernetes.
+fn aggregated(all: &[Value]) -> Vec<String> {
+    let is_part = |document: &&Value| {
+        let mut labels = document["metadata"]["labels"].as_object().into_iter().flatten();
+        labels.any(|(key, _)| key.starts_with("rbac.authorization.k8s.io/aggregate-to-"))
+    };
+    all.iter().filter(is_part).map(named).collect()
+}
+
+/// Where the verb `use` is not needed, a user who may edit TenantClusters may name every class and pool.
+#[tokio::test]
+async fn edit_is_extended_only_where_classes_and_pools_need_a_right_of_their_own() {
+    let (view, edit) = ("ClusterRole/berth-tenants-view", "ClusterRole/berth-tenants-edit");
+    for (values, expected) in [
+        (json!({}), vec![edit, view]),
+        // Values of an older release, with which a platform team may upgrade.
+        (
+            json!({"rbac": null, "admissionPolicies": {"requireUse": null}}),
+            vec![edit, view],
+        ),
+        (json!({"admissionPolicies": {"requireUse": false}}), vec![view]),
+        (json!({"admissionPolicies": {"enabled": false}}), vec![view]),
+        (json!({"rbac": {"aggregateToDefaultRoles": false}}), vec![]),
+    ] {
+        let mut names = aggregated(&template(&values).await.unwrap());
+        names.sort();
+        assert_eq!(names, expected, "{values}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_that_is_extended_may_name_classes_or_read_secrets() {
+    let all = template(&json!({})).await.unwrap();
+    let roles = aggregated(&all);
+    for role in all.iter().filter(|document| roles.contains(&named(document))) {
+        for rule in role["rules"].as_array().unwrap() {
+            assert_eq!(rule["apiGroups"], json!(["berth.dev"]), "{role}");
+            let verbs = rule["verbs"].as_array().unwrap();
+            assert!(!verbs.contains(&json!("use")) && !verbs.contains(&json!("*")), "{role}");
+            let resources = rule["resources"].as_array().unwrap();
+            assert!(
+                resources
+                    .iter()
+                    .all(|resource| !resource.as_str().unwrap().contains('/')),
+                "{role}"
+            );
+        }
+    }
+}
