@@ -105,7 +105,7 @@ fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {
 
 /// Whether the agent for NetworkPolicies of the VPC CNI is on.
 fn aws_enforces(set: &DaemonSet) -> bool {
-    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let pod = set.spec.template.spec.as_ref();
     let mut containers = pod.into_iter().flat_map(|pod| &pod.containers);
     containers.any(|container| {
         let mut arguments = container.args.iter().chain(&container.command).flatten();

@@ -174,7 +174,7 @@ fn each_fault_is_found_alone() {
 /// The pods of the first DaemonSet.
 fn pod_of_first_set(facts: &mut Facts) -> &mut PodSpec {
     let set = &mut facts.daemon_sets.as_mut().unwrap()[0];
-    set.spec.as_mut().unwrap().template.spec.as_mut().unwrap()
+    set.spec.template.spec.as_mut().unwrap()
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
         .filter(|found| has_gpus(found) || pools.iter().any(|pool| node::is_selected_by(found, pool)))
         .collect();
     let leaving = sets.iter().filter(|set| {
-        let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        let pod = set.spec.template.spec.as_ref();
         pod.is_some_and(|pod| !tolerates_tenants(pod) && of_tenants.iter().any(|node| selects(pod, node)))
     });
     let (needed, others): (Vec<&DaemonSet>, Vec<&DaemonSet>) = leaving.partition(|set| is_needed(&set.name_any()));
