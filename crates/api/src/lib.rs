@@ -89,7 +89,9 @@ pub use integrations::{
     TenantIntegrations,
 };
 pub use kubeconfig::{KubeconfigSignIn, KubeconfigStatus, LoopbackUrl, is_plain_https_url};
-pub use limits::{DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits, extension_bytes};
+pub use limits::{
+    BYTES_OF_REFERENCE, DefaultRequest, LIMITS_NAME, ResourceLimit, TenantLimits, extension_bytes, most_references,
+};
 pub use manifests::{ClassManifest, ManifestConfigMap, ManifestMode, ManifestStatus};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use node_group_status::{NodeGroupStatus, UnusedNodesStatus};

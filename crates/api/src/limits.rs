@@ -244,6 +244,20 @@ pub fn extension_bytes(host_bytes: u64) -> u64 {
     LEAST_EXTENSION_BYTES.max(host_bytes / EXTENSION_SHARE)
 }
 
+/// Memory that a syncer needs at most for a name of another object in one of its tenant's, such as that of a ConfigMap in a pod: 570 bytes for each
+/// object that is named once, and a third of that for the same one again.
+pub const BYTES_OF_REFERENCE: u64 = 640;
+/// See [`most_references`]: 17 for each of 15,000 pods.
+const LEAST_REFERENCES: u64 = 256 << 10;
+/// See [`most_references`].
+const HOST_BYTES_OF_REFERENCE: u64 = 2 << 10;
+
+/// Names of other objects that the objects of a tenant may have, which a syncer keeps: a name in a pod takes a few bytes in the datastore. As many as
+/// objects of `host_bytes`, which is [`TenantLimits::host_size`], may need. Control gives syncers memory for as many.
+pub fn most_references(host_bytes: u64) -> u64 {
+    LEAST_REFERENCES.max(host_bytes / HOST_BYTES_OF_REFERENCE)
+}
+
 impl TenantLimits {
     /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
     pub fn ended_pods(&self) -> u32 {

@@ -4,9 +4,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
+use berth_api::text::printable;
 use clap::Args;
 use futures::future::join_all;
-use futures::{AsyncBufReadExt as _, TryStreamExt as _};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, LogParams};
@@ -17,6 +18,8 @@ use crate::host::HostArguments;
 use crate::output::print_note;
 use crate::tenant;
 
+/// Bytes of a line that are printed as one: a longer one becomes several.
+const MAX_LINE: u64 = 1 << 20;
 /// Label that names the component of a pod.
 const COMPONENT: &str = "app.kubernetes.io/name";
 
@@ -138,20 +141,55 @@ async fn print_log(
     };
     let stream = pods.log_stream(pod, &parameters).await;
     let stream = stream.map_err(|error| failed(&describe(&error)))?;
-    let mut lines = stream.lines();
-    while let Some(line) = lines.try_next().await.map_err(|error| failed(&error))? {
+    let mut reader = stream;
+    let mut line = Vec::new();
+    while read_line(&mut reader, &mut line)
+        .await
+        .map_err(|error| failed(&error))?
+    {
         let _guard = lock.lock();
-        if writeln!(io::stdout(), "{prefix}{line}").is_err() {
+        if writeln!(io::stdout(), "{prefix}{}", text_of(&line)).is_err() {
             return Ok(());
         }
     }
     Ok(())
 }
 
+/// Reads the next line, or the next [`MAX_LINE`] bytes of a longer one, in place of what is in `line`. Returns whether there is one.
+async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let mut part = reader.take(MAX_LINE);
+    part.read_until(b'\n', line).await?;
+    Ok(!line.is_empty())
+}
+
+/// A line as it is printed: programs of the control plane log what servers and webhooks of the tenant answer.
+fn text_of(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    printable(text.trim_end_matches(['\n', '\r']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[tokio::test]
+    async fn lines_do_nothing_to_the_terminal_and_are_read_in_parts() {
+        let mut log = b"failed calling webhook: \x1b[2J\x9b\xff\tno\r\n\n".to_vec();
+        log.resize(log.len() + 1_500_000, b'x');
+        let mut reader = log.as_slice();
+        let mut line = Vec::new();
+        let mut lines = Vec::new();
+        while read_line(&mut reader, &mut line).await.unwrap() {
+            lines.push(text_of(&line));
+        }
+        let replaced = '\u{fffd}';
+        let first = format!("failed calling webhook: {replaced}[2J{replaced}{replaced}\tno");
+        assert_eq!(lines[..2], [first, String::new()]);
+        let lengths: Vec<usize> = lines[2..].iter().map(String::len).collect();
+        assert_eq!(lengths, [1 << 20, 1_500_000 - (1 << 20)]);
+    }
 
     #[test]
     fn every_container_has_a_log_and_as_short_a_prefix_as_is_clear() {

@@ -8,7 +8,7 @@ use super::{
     egress,
     input::ControlPlaneInput,
 };
-use berth_api::{SchedulingMode, TenantLimits, extension_bytes};
+use berth_api::{BYTES_OF_REFERENCE, SchedulingMode, TenantLimits, extension_bytes, most_references};
 use berth_kubernetes_versions::features;
 use berth_pki::{
     Usage,
@@ -19,21 +19,25 @@ use std::collections::BTreeMap;
 /// User name of the syncer in its tenant.
 pub const TENANT_USER: &str = "berth:syncer";
 
-/// Memory of a syncer without objects, and for what comes and goes: idle it has 17 to 20 MiB (docs/operations/performance.md), and an object
-/// or an answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`).
-const BASE_MEMORY: u64 = 256 << 20;
+/// Memory of a syncer without objects, and for what comes and goes: idle it has 17 to 20 MiB (docs/operations/performance.md), an object
+/// or an answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`), objects that have just changed 64 MiB (`Fresh`
+/// of `berth_sync_rules::model`), and each of 42 objects that are worked on at the same time 16 MiB if a tenant writes as large ones as it can
+/// (`MAX_TENANT_TREE` of `berth_syncer::store`), while it has less of others.
+const BASE_MEMORY: u64 = 512 << 20;
 /// Memory for a pod: 12 KiB were measured for a small one.
 const MEMORY_OF_POD: u64 = 16 << 10;
 
 /// Bytes that a syncer needs at most: it keeps the objects of its tenant, whose sizes and number the class limits, and more of pods. A tenant
 /// can exceed its limit in the datastore by a tenth, and until it is measured again. What servers of the tenant's own list is not in its
-/// datastore: the syncer keeps [`extension_bytes`] of that, and as much again of what becomes of it on the host.
+/// datastore: the syncer keeps [`extension_bytes`] of that, and as much again of what becomes of it on the host. Nor does the size of objects say how many
+/// others they name.
 fn memory_limit(limits: &TenantLimits) -> u64 {
     let objects = limits.datastore_size();
     BASE_MEMORY
         .saturating_add(u64::from(limits.pods).saturating_mul(MEMORY_OF_POD))
         .saturating_add(objects.saturating_add(objects / 4))
         .saturating_add(extension_bytes(limits.host_size()).saturating_mul(2))
+        .saturating_add(most_references(limits.host_size()).saturating_mul(BYTES_OF_REFERENCE))
 }
 
 /// What the class lets the tenant write, and its objects on the host.
@@ -167,11 +171,11 @@ mod tests {
     #[test]
     fn a_syncer_has_memory_for_what_servers_of_the_tenant_list() {
         let default = mebibytes("512Mi", "512Mi");
-        assert_eq!(default, 256 + 234 + 640 + 256);
+        assert_eq!(default, 512 + 234 + 640 + 256 + 160);
         assert_eq!(mebibytes("1Mi", "512Mi"), default, "it keeps 128 MiB in any case");
-        assert_eq!(mebibytes("8Gi", "512Mi"), default + 2 * (2048 - 128));
+        assert_eq!(mebibytes("8Gi", "512Mi"), default + 2 * (2048 - 128) + 15 * 160);
         // What the datastore may have is no substitute: nothing of that is in it.
-        assert_eq!(mebibytes("8Gi", "4Mi"), 256 + 234 + 5 + 2 * 2048);
+        assert_eq!(mebibytes("8Gi", "4Mi"), 512 + 234 + 5 + 2 * 2048 + 16 * 160);
         for host_bytes in ["1Mi", "512Mi", "8Gi", "1Ti"] {
             let limits = TenantLimits {
                 host_bytes: host_bytes.into(),

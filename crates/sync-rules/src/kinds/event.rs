@@ -133,20 +133,23 @@ pub enum Translation {
 
 /// Translates a host Event for the tenant.
 pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Translation {
+    if is_stale(event, now) {
+        return Translation::Ignore;
+    }
     let age = last_seen(event).map(|seen| now.duration_since(seen));
     let involved = &event["involvedObject"];
     let kind = cache.find_kind_to_host(
         json::text(involved, &["apiVersion"]).unwrap_or("v1"),
         json::text(involved, &["kind"]).unwrap_or_default(),
     );
-    match kind {
-        Some((kind, resource)) if age.is_none_or(|age| age <= STALE) => match copy(cache, event, kind, resource) {
-            Some(copy) => Translation::Copy(copy),
-            // The clock of a node may be wrong either way.
-            None if age.is_none_or(|age| age.abs() > UNKNOWN) => Translation::Ignore,
-            None => Translation::Wait,
-        },
-        _ => Translation::Ignore,
+    let Some((kind, resource)) = kind else {
+        return Translation::Ignore;
+    };
+    match copy(cache, event, kind, resource) {
+        Some(copy) => Translation::Copy(copy),
+        // The clock of a node may be wrong either way.
+        None if age.is_none_or(|age| age.abs() > UNKNOWN) => Translation::Ignore,
+        None => Translation::Wait,
     }
 }
 
@@ -193,6 +196,11 @@ fn copy(cache: &Cache, event: &Value, kind: KindId, resource: Resource) -> Optio
 pub fn event_name(about: &Name, hash: &str) -> String {
     let prefix = &about.name[..about.name.floor_char_boundary(200)];
     format!("{prefix}.{hash}")
+}
+
+/// Whether a host Event is too old to be copied.
+pub fn is_stale(event: &Value, now: Timestamp) -> bool {
+    last_seen(event).is_some_and(|seen| now.duration_since(seen) > STALE)
 }
 
 fn last_seen(event: &Value) -> Option<Timestamp> {

@@ -15,6 +15,7 @@ use super::{
     tenant::Tenant,
     to_host::ToHost,
 };
+use berth_api::most_references;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -55,13 +56,15 @@ impl Cache {
             dependencies.entry(on).or_default().push(*dependency);
         }
         let changes = EndpointChanges::new(tenant.host_limits.endpoint_changes_per_second, Instant::now());
+        let references = most_references(tenant.host_limits.bytes);
+        let references = usize::try_from(references).unwrap_or(usize::MAX);
         Self {
             tenant,
             stores: Stores::new(&ids),
             kinds: ids,
             rules: kinds.into_iter().collect(),
             dependencies,
-            references: Mutex::default(),
+            references: Mutex::new(References::new(references)),
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
             endpoint_changes: Mutex::new(changes),
@@ -121,10 +124,11 @@ impl Cache {
     }
 
     /// Whether every object that may use another one is known. Of a kind that the tenant's API server does not list nobody knows what its
-    /// objects use.
+    /// objects use, nor of an object for whose references there is no room.
     pub fn knows_all_users(&self) -> bool {
         let mut kinds = self.kinds.iter().copied();
-        !kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id))
+        self.references().are_complete()
+            && !kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id))
     }
 
     /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.

@@ -4,6 +4,7 @@
 use super::{
     json,
     packed_text::{Dictionary, Text},
+    raw_controls,
 };
 use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,9 @@ impl Content {
         match &*self.state() {
             State::Tree(object) => Arc::clone(object),
             // The text was made from a JSON value, so it parses.
-            State::Packed(text) => Arc::new(text.read(|text| serde_json::from_slice(text).unwrap_or_default())),
+            State::Packed(text) => {
+                Arc::new(text.read(|text| serde_json::from_slice(&raw_controls::to_json(text)).unwrap_or_default()))
+            }
         }
     }
 
@@ -58,7 +61,7 @@ impl Content {
     pub(super) fn pack(&self, dictionary: &Dictionary) {
         let mut state = self.state();
         if let State::Tree(object) = &*state {
-            *state = State::Packed(Text::new(json::to_text(object)).packed(dictionary, is_typical(object)));
+            *state = State::Packed(Text::new(raw_controls::write(object)).packed(dictionary, is_typical(object)));
         }
     }
 
@@ -103,5 +106,26 @@ mod tests {
         check();
         assert_eq!(content.fresh_tree(), None);
         assert!((1..200).contains(&content.packed_bytes()), "{}", content.packed_bytes());
+    }
+
+    #[test]
+    fn control_characters_take_no_more_than_in_etcd() {
+        // They have little in common, so that packing saves nothing.
+        let mut random = 1_u32;
+        let controls: String = (0..20_000)
+            .map(|_| {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                char::from(u8::try_from((random >> 24) % 31).unwrap() + 1)
+            })
+            .collect();
+        let object = Arc::new(json!({"spec": controls}));
+        let content = Content::new(Arc::clone(&object));
+        content.pack(&Dictionary::default());
+        assert!(
+            content.packed_bytes() < controls.len() * 5 / 4,
+            "{}",
+            content.packed_bytes()
+        );
+        assert_eq!(content.tree(), object);
     }
 }

@@ -9,6 +9,8 @@ use std::{
 
 /// Objects that stay trees at most: some 30 KB each, so a few MB while much is created.
 const MOST: usize = 128;
+/// Memory of those of them that are large: the tenant decides how much structure an object has, and some maps take a hundred times their text.
+const MOST_BYTES: u64 = 64 << 20;
 /// Time after which an object is packed.
 const FRESH_FOR: Duration = Duration::from_secs(2);
 
@@ -21,6 +23,7 @@ struct Entry {
     object: Weak<Stored>,
     dictionary: Arc<Dictionary>,
     since: Instant,
+    tree_bytes: u64,
 }
 
 impl Entry {
@@ -42,12 +45,13 @@ impl Fresh {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an object as a tree for some time. The oldest one is packed if there are too many.
+    /// Keeps an object as a tree for some time. The oldest ones are packed if there are too many, or too large ones.
     pub(super) fn keep(&self, object: &Arc<Stored>, dictionary: &Arc<Dictionary>) {
         let entry = Entry {
             object: Arc::downgrade(object),
             dictionary: Arc::clone(dictionary),
             since: Instant::now(),
+            tree_bytes: object.tree_bytes,
         };
         let mut entries = self.entries();
         entries.push_back(entry);
@@ -55,11 +59,14 @@ impl Fresh {
         if entries.len() > MOST && entries.pop_front_if(|oldest| oldest.is_gone()).is_none() {
             entries.retain(|entry| !entry.is_gone());
         }
-        let oldest = (entries.len() > MOST).then(|| entries.pop_front()).flatten();
-        drop(entries);
-        if let Some(oldest) = oldest {
-            oldest.pack();
+        let mut oldest = Vec::new();
+        while has_too_many(&entries)
+            && let Some(entry) = entries.pop_front()
+        {
+            oldest.push(entry);
         }
+        drop(entries);
+        oldest.iter().for_each(Entry::pack);
     }
 
     /// Packs what has been a tree for long enough at `now`.
@@ -77,6 +84,12 @@ impl Fresh {
             old.pack();
         }
     }
+}
+
+/// Whether fewer objects must stay trees.
+fn has_too_many(entries: &VecDeque<Entry>) -> bool {
+    let present = entries.iter().filter(|entry| !entry.is_gone());
+    entries.len() > MOST || present.map(|entry| entry.tree_bytes).sum::<u64>() > MOST_BYTES
 }
 
 #[cfg(test)]
@@ -104,6 +117,24 @@ mod tests {
         let kept: Vec<_> = (0..MOST).map(stored).collect();
         kept.iter().for_each(keep);
         assert!(first.is_packed() && kept.iter().all(|object| !object.is_packed()));
+    }
+
+    #[test]
+    fn large_objects_are_packed_before_they_are_many() {
+        let (fresh, dictionary) = (Fresh::default(), Arc::default());
+        let large = |name| Arc::new(Arc::into_inner(stored(name)).unwrap().of_tree_bytes(MOST_BYTES / 4));
+        let kept: Vec<_> = (0..4).map(large).collect();
+        for object in &kept[..3] {
+            fresh.keep(object, &dictionary);
+            // It is gone at once, and counts no longer.
+            fresh.keep(&large(9), &dictionary);
+        }
+        fresh.keep(&kept[3], &dictionary);
+        fresh.keep(&stored(5), &dictionary);
+        assert!(kept.iter().all(|object| !object.is_packed()));
+        let last = large(6);
+        fresh.keep(&last, &dictionary);
+        assert!(kept[0].is_packed() && !kept[1].is_packed() && !last.is_packed());
     }
 
     #[test]

@@ -44,8 +44,8 @@ pub(super) enum Text {
 }
 
 impl Text {
-    pub(super) fn new(text: String) -> Self {
-        Self::Plain(text.into_bytes().into_boxed_slice())
+    pub(super) fn new(text: impl Into<Vec<u8>>) -> Self {
+        Self::Plain(text.into().into_boxed_slice())
     }
 
     /// The same text, packed if that is worth it. `is_typical` says whether it is a good pattern for others.

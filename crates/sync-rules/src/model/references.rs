@@ -1,5 +1,8 @@
 //! Which objects use which ConfigMaps, Secrets and the like. Only objects in use are synced to the host, and only as
 //! long as they are used.
+//!
+//! A name in a pod takes a few bytes in etcd, and [`BYTES_OF_REFERENCE`](berth_api::BYTES_OF_REFERENCE) here, so their number is limited. What an
+//! object uses for which there is no room is not known: it does not come to the host, and nothing leaves the host because nobody seems to use it.
 
 use crate::model::{
     KindId,
@@ -8,11 +11,17 @@ use crate::model::{
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The index, both ways.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct References {
     /// Sorted; most pods use one or two, for which a set would be far larger.
     by_user: HashMap<Key, Box<[Target]>>,
     by_target: HashMap<Key, Users>,
+    /// Targets of all users.
+    count: usize,
+    /// The most of them.
+    most: usize,
+    /// Users for whose targets there was no room.
+    left_out: HashSet<Key>,
 }
 
 /// The objects that use another one.
@@ -48,11 +57,30 @@ pub struct Target {
 }
 
 impl References {
+    /// An empty index for at most so many targets of all users.
+    pub fn new(most: usize) -> Self {
+        Self {
+            by_user: HashMap::new(),
+            by_target: HashMap::new(),
+            count: 0,
+            most,
+            left_out: HashSet::new(),
+        }
+    }
+
     /// Sets what an object uses now; nothing once it is gone. Returns the targets that got their first user or lost
-    /// their last one: they must be synced to the host or removed from it.
-    pub fn set(&mut self, user: &Key, targets: BTreeSet<Target>) -> Vec<Key> {
-        let targets: Box<[Target]> = targets.into_iter().collect();
+    /// their last one: they must be synced to the host or removed from it. If there is no room, the object is left out.
+    pub fn set(&mut self, user: &Key, mut targets: BTreeSet<Target>) -> Vec<Key> {
         let before = self.by_user.remove(user).unwrap_or_default();
+        self.count -= before.len();
+        if targets.len() > self.most.saturating_sub(self.count) {
+            targets.clear();
+            self.left_out.insert(user.clone());
+        } else {
+            self.left_out.remove(user);
+        }
+        self.count += targets.len();
+        let targets: Box<[Target]> = targets.into_iter().collect();
         let mut changed = Vec::new();
         for target in before.iter().filter(|target| targets.binary_search(target).is_err()) {
             let key = target.kind.key(target.name.clone());
@@ -76,6 +104,21 @@ impl References {
             self.by_user.insert(user.clone(), targets);
         }
         changed
+    }
+
+    /// Whether there was no room for what an object uses.
+    pub fn is_left_out(&self, user: &Key) -> bool {
+        self.left_out.contains(user)
+    }
+
+    /// The objects for which there was no room.
+    pub fn left_out(&self) -> Vec<Key> {
+        self.left_out.iter().cloned().collect()
+    }
+
+    /// Whether it is known of every object what it uses.
+    pub fn are_complete(&self) -> bool {
+        self.left_out.is_empty()
     }
 
     /// What an object uses.
@@ -126,7 +169,7 @@ mod tests {
 
     #[test]
     fn first_and_last_users_are_reported() {
-        let mut references = References::default();
+        let mut references = References::new(10);
         let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
         assert_eq!(
             references.set(&one, [target("x"), target("y")].into()),
@@ -143,7 +186,7 @@ mod tests {
 
     #[test]
     fn users_that_are_pods_and_users_that_are_none_are_found_apart() {
-        let mut references = References::default();
+        let mut references = References::new(10);
         let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
         let ingress = KindId::Ingress.key(Name::new("a", "one"));
         for user in [&one, &ingress, &two] {
@@ -161,8 +204,32 @@ mod tests {
     }
 
     #[test]
+    fn objects_beyond_the_limit_are_left_out_until_there_is_room() {
+        let mut references = References::new(3);
+        let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
+        let names = |names: &[&str]| names.iter().map(|name| target(name)).collect::<BTreeSet<_>>();
+        references.set(&one, names(&["x", "y"]));
+        assert_eq!(references.set(&two, names(&["x", "z"])), []);
+        assert!(references.is_left_out(&two) && !references.is_left_out(&one) && !references.are_complete());
+        assert_eq!(references.users(&key("x")), std::slice::from_ref(&one));
+        // What it has already counts once.
+        assert_eq!(references.set(&one, names(&["x", "y", "v"])), [key("v")]);
+        assert_eq!(references.set(&one, names(&["x"])).len(), 2);
+        assert_eq!(references.left_out(), std::slice::from_ref(&two));
+        assert_eq!(references.set(&two, names(&["x", "z"])), [key("z")]);
+        assert!(references.are_complete());
+        // One that is gone is not left out.
+        references.set(&one, names(&["1", "2", "3", "4"]));
+        assert_eq!((references.is_left_out(&one), references.count), (true, 2));
+        for user in [&one, &two] {
+            references.set(user, BTreeSet::new());
+        }
+        assert!(references.are_complete() && references.count == 0 && references.by_target.is_empty());
+    }
+
+    #[test]
     fn setting_the_same_targets_again_changes_nothing() {
-        let mut references = References::default();
+        let mut references = References::new(10);
         let pod = KindId::Pod.key(Name::new("a", "one"));
         references.set(&pod, [target("x")].into());
         assert_eq!(references.set(&pod, [target("x")].into()), []);

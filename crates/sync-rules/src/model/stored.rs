@@ -1,7 +1,7 @@
 //! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
 //! takes thirty times the memory.
 
-use super::{content::Content, packed_text::Dictionary, taint::Taint};
+use super::{content::Content, extract::Extract, packed_text::Dictionary, taint::Taint};
 use crate::model::json;
 use berth_api::labels;
 use serde_json::Value;
@@ -64,7 +64,12 @@ pub struct Stored {
     pub has_volume: bool,
     /// Bytes of the whole object as JSON; 0 if that is not known.
     pub bytes: u32,
+    /// Whether it has too much structure to be kept: nothing but its metadata is, and it must not be on the host.
+    pub is_cut: bool,
+    /// Bytes of memory that its tree takes at most; 0 if that is little.
+    pub(super) tree_bytes: u64,
     content: Content,
+    extract: Extract,
 }
 
 impl Stored {
@@ -80,6 +85,24 @@ impl Stored {
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             ..self
         }
+    }
+
+    /// The same object, whose tree takes this memory at most, in bytes.
+    #[must_use]
+    pub fn of_tree_bytes(self, tree_bytes: u64) -> Self {
+        Self { tree_bytes, ..self }
+    }
+
+    /// The same object, of which the caller has left out everything but the metadata, because it has too much structure.
+    #[must_use]
+    pub fn cut(self) -> Self {
+        Self { is_cut: true, ..self }
+    }
+
+    /// What `extract` makes of the object, or has made of it for the same `key`: for rules that look at many objects for each of many others.
+    /// It is kept as packed text, so it must be a small part of the object.
+    pub fn extract(&self, key: u64, extract: impl FnOnce(&Value) -> Value) -> Value {
+        self.extract.get(key, || extract(&self.object()))
     }
 
     /// The trimmed object.
@@ -175,7 +198,10 @@ impl From<Value> for Stored {
             has_node: json::filled(&object, &["spec", "nodeName"]).is_some(),
             has_volume: json::filled(&object, &["spec", "volumeName"]).is_some(),
             bytes: 0,
+            is_cut: false,
+            tree_bytes: 0,
             content: Content::new(object),
+            extract: Extract::default(),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     recorder::Level,
     tokens, turns,
 };
-use berth_api::labels;
+use berth_api::{labels, most_references};
 use berth_sync_rules::{
     model::{
         Cache, Creation, DeniedField, KindId, Translated, json,
@@ -94,6 +94,9 @@ impl ObjectSync<'_> {
         let Self {
             engine, id, kind, name, ..
         } = self;
+        if let Some(waits) = self.wait_for_references().await {
+            return Ok(waits);
+        }
         if let Some(waits) = self.wait_for_prerequisites(stored, object).await? {
             return Ok(waits);
         }
@@ -172,6 +175,31 @@ impl ObjectSync<'_> {
             compares_again: requeue_after.is_some(),
             ..Outcome::new("created")
         })
+    }
+
+    /// What to do if there was no room for the names of the objects that this one uses: they would not come to the host for it.
+    async fn wait_for_references(&self) -> Option<Outcome> {
+        let Self { engine, id, name, .. } = self;
+        let (cache, key) = (&engine.cache, self.key());
+        if !cache.references().is_left_out(&key) {
+            return None;
+        }
+        // Others may be gone since then.
+        for dependent in cache.update_dependents(Side::Tenant, *id, name) {
+            engine.add(dependent);
+        }
+        if !cache.references().is_left_out(&key) {
+            return None;
+        }
+        let most = most_references(cache.tenant.host_limits.bytes);
+        let message = format!(
+            "the objects of this cluster name other objects, such as ConfigMaps and Secrets, more than {most} times, which is what \
+             spec.limits.hostBytes of its class has room for: the object is not on the host until they name fewer"
+        );
+        engine
+            .record_event(&key, Level::Warning, QUOTA_EXCEEDED, &message)
+            .await;
+        Some(Outcome::requeue("no room for what it names", LONG_SAFETY))
     }
 
     /// What to do if objects that must be on the host before this one are not there yet.

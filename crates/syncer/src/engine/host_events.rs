@@ -7,7 +7,7 @@ use super::{
     api::{CallError, Page},
 };
 use berth_sync_rules::{
-    kinds::event::{ExistingEvent, TenantEvent, Translation, translate},
+    kinds::event::{ExistingEvent, TenantEvent, Translation, is_stale, translate},
     model::{
         KindId,
         resource::{self, Name},
@@ -23,6 +23,8 @@ const FEW: usize = 20;
 /// Events of the tenant that are read at a time, some 50 KB. The tenant can make each of them as large as etcd allows (1.5 MiB), and a syncer
 /// without objects has 256 MiB.
 const PAGE: u32 = 50;
+/// Events of the host that are kept until they are copied. Each has 8 KiB at most, and usually less than one.
+const MOST_KEPT: usize = 15_000;
 /// Most pages that are read. What is not among them is written again, which changes nothing.
 const PAGES: usize = 200;
 
@@ -59,6 +61,22 @@ async fn write(engine: &Engine, copy: &TenantEvent) -> Result<&'static str, Call
 }
 
 impl Engine {
+    /// Forgets an Event of the host that would not be copied any more, or for which there is no room. Returns whether it is forgotten. A list has
+    /// those of the last hour: a kubelet may write fifty in a second.
+    pub(super) fn forget_surplus_event(&self, name: &Name) -> bool {
+        let store = self.cache.stores.host(KindId::Event);
+        let Some(event) = store.get(name) else { return false };
+        let is_surplus = store.len() > MOST_KEPT;
+        if is_surplus {
+            self.metrics.events_dropped.inc();
+        }
+        let is_forgotten = is_surplus || is_stale(&event.object(), Timestamp::now());
+        if is_forgotten {
+            store.forget_version(name, event.version);
+        }
+        is_forgotten
+    }
+
     /// After a start: forgets the recent Events of the host whose copies are in the tenant already. To write each of them again would take
     /// two requests, and with many pods seconds.
     pub(super) async fn forget_copied_events(&self) {
@@ -191,6 +209,25 @@ mod tests {
         let outcome = reconcile(&engine, &name).await.unwrap();
         assert_eq!((outcome.result, outcome.requeue_after), ("ignored", None));
         assert!(store.get(&name).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_events_without_end_few_are_kept() {
+        let engine = engine();
+        let store = engine.cache.stores.host(KindId::Event);
+        let put = |number: usize, at: Timestamp| {
+            let name = Name::new("", &number.to_string());
+            let version = (number + 1).to_string();
+            let event =
+                json!({"metadata": {"name": &*name.name, "resourceVersion": version}, "lastTimestamp": at.to_string()});
+            store.watched(name.clone(), Stored::from(event));
+            engine.forget_surplus_event(&name)
+        };
+        let now = Timestamp::now();
+        assert!(put(0, now - jiff::SignedDuration::from_mins(11)) && store.is_empty());
+        let forgotten = (0..MOST_KEPT + 10).filter(|number| put(*number, now)).count();
+        assert_eq!((forgotten, store.len()), (10, MOST_KEPT));
+        assert_eq!(engine.metrics.events_dropped.get(), 10);
     }
 
     #[test]

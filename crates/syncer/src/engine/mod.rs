@@ -439,6 +439,10 @@ impl Engine {
     async fn resync(self: Arc<Self>) {
         loop {
             tokio::time::sleep(RESYNC).await;
+            let left_out = self.cache.references().left_out();
+            for key in left_out {
+                self.add_dependents(Side::Tenant, key.kind, &key.name);
+            }
             for id in self.cache.kinds.iter().copied() {
                 for name in self.cache.stores.names(id) {
                     if self.is_orphan(id, &name) {

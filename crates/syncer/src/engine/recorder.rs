@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -20,8 +21,10 @@ use std::{
 const BUDGET: (f64, Duration) = (25.0, Duration::from_secs(30));
 /// The same Event is written again, with a higher count, not sooner than this.
 const REPEAT: Duration = Duration::from_mins(10);
-/// Objects remembered before the idle ones are forgotten.
+/// Objects, or Events, that are remembered before the idle ones are forgotten.
 const REMEMBERED: usize = 2048;
+/// Those that are remembered at most. A tenant can make any number of Events that all differ; beyond it, all are forgotten: some are written once more.
+const MOST_REMEMBERED: usize = 32_768;
 
 /// What an Event is about.
 pub(super) struct Subject<'a> {
@@ -50,9 +53,40 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct State {
     /// Events that were written, by name.
-    recorded: HashMap<(Name, String), RecordedEvent>,
+    recorded: Remembered<(Name, String), RecordedEvent>,
     /// Events that objects may still have.
-    budgets: HashMap<Name, (f64, Instant)>,
+    budgets: Remembered<Name, (f64, Instant)>,
+}
+
+/// What is remembered for some time.
+struct Remembered<K, V> {
+    entries: HashMap<K, V>,
+    /// With more entries, the idle ones are forgotten.
+    most: usize,
+}
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            most: REMEMBERED,
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> Remembered<K, V> {
+    /// Makes room for another entry. As many as are left may come before the idle ones are looked for again: to go through all of them for each
+    /// that comes would take long if few are idle.
+    fn make_room(&mut self, is_idle: impl Fn(&V) -> bool) {
+        if self.entries.len() <= self.most {
+            return;
+        }
+        self.entries.retain(|_, entry| !is_idle(entry));
+        if self.entries.len() > MOST_REMEMBERED / 2 {
+            self.entries.clear();
+        }
+        self.most = (2 * self.entries.len()).max(REMEMBERED);
+    }
 }
 
 struct RecordedEvent {
@@ -74,12 +108,11 @@ impl Recorder {
     pub(super) fn take_from_budget(&self, about: &Name) -> bool {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.budgets.len() > REMEMBERED {
-            state
-                .budgets
-                .retain(|_, (left, since)| refilled(*left, *since, now) < BUDGET.0);
-        }
-        let (left, since) = state.budgets.entry(about.clone()).or_insert((BUDGET.0, now));
+        state
+            .budgets
+            .make_room(|(left, since)| refilled(*left, *since, now) >= BUDGET.0);
+        let budgets = &mut state.budgets.entries;
+        let (left, since) = budgets.entry(about.clone()).or_insert((BUDGET.0, now));
         *left = refilled(*left, *since, now);
         *since = now;
         if *left < 1.0 {
@@ -143,12 +176,13 @@ impl Recorder {
     fn count_event(&self, name: &Name, event_name: &str) -> Option<(u32, Timestamp)> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.recorded.len() > REMEMBERED {
-            state.recorded.retain(|_, recorded| recorded.written.elapsed() < REPEAT);
-        }
+        state
+            .recorded
+            .make_room(|recorded| now.saturating_duration_since(recorded.written) >= REPEAT);
         let mut fresh = false;
         let recorded = state
             .recorded
+            .entries
             .entry((name.clone(), event_name.to_owned()))
             .or_insert_with(|| {
                 fresh = true;
@@ -174,6 +208,7 @@ fn refilled(left: f64, since: Instant, now: Instant) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn event_budgets_refill_up_to_their_limit() {
@@ -182,5 +217,25 @@ mod tests {
         assert!((refilled(0.0, start, later(30)) - 1.0).abs() < 1e-9);
         assert!((refilled(2.0, start, later(60)) - 4.0).abs() < 1e-9);
         assert!((refilled(20.0, start, later(100_000)) - BUDGET.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn idle_entries_are_forgotten_and_others_are_not_looked_at_each_time() {
+        let mut remembered = Remembered::default();
+        let looks = Cell::new(0);
+        let mut put = |number: usize, is_idle: bool| {
+            remembered.make_room(|is_idle: &bool| {
+                looks.set(looks.get() + 1);
+                *is_idle
+            });
+            remembered.entries.insert(number, is_idle);
+            remembered.entries.len()
+        };
+        let idle = (0..10_000).map(|number| put(number, true)).max();
+        assert_eq!(idle, Some(REMEMBERED + 1));
+        looks.set(0);
+        let most = (0..200_000).map(|number| put(number, false)).max().unwrap();
+        assert!(most <= MOST_REMEMBERED, "{most}");
+        assert!(looks.get() < 3 * 200_000, "{}", looks.get());
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use berth_api::labels;
 use berth_sync_rules::{
     model::{
-        Cache, KindId, ToHost, json,
+        Cache, DeniedField, DesiredState, KindId, ToHost, json,
         resource::{Key, Name, host_name},
         schedule::PodSchedule,
         store::{Detail, Stored, is_origin},
@@ -31,6 +31,10 @@ use std::{
 const NEEDED: &str = "needed on the host";
 /// Time after which it is looked at again.
 const NEEDED_WAIT: Duration = Duration::from_secs(5);
+
+/// Why an object is not on the host of which nothing but the metadata is kept.
+const TOO_MUCH_STRUCTURE: &str =
+    "together they have more lists, maps and values than Berth reads of one object: write fewer of them";
 
 /// One reconciliation of one object.
 pub(super) struct ObjectSync<'a> {
@@ -68,7 +72,12 @@ pub(super) async fn reconcile(
             .deletion
             .map(|deletion| deletion.with_grace_at_most(kind.max_grace(&engine.cache))),
         desired_state: schedule::desired_state(
-            kind.desired_state(&engine.cache, name, object),
+            // What it asks for is not known. What the host has of it must not be out of the reach of rules either.
+            if stored.is_cut {
+                DesiredState::Absent
+            } else {
+                kind.desired_state(&engine.cache, name, object)
+            },
             &schedule,
             host.as_deref(),
         ),
@@ -113,7 +122,13 @@ pub(super) async fn reconcile(
     if let Some(tombstone) = tombstone.filter(|_| is_unfinished || result.is_err()) {
         stores.host(id).restore_tombstone(name, tombstone);
     }
-    sync.follow_schedule(tenant, host.as_deref(), result).await
+    let result = sync.follow_schedule(tenant, host.as_deref(), result).await;
+    // At last: the host does not wait for the tenant.
+    if tenant.is_some_and(|(stored, _)| stored.is_cut) {
+        sync.record_denied(&[DeniedField::new("metadata, spec and status", TOO_MUCH_STRUCTURE)])
+            .await;
+    }
+    result
 }
 
 impl ObjectSync<'_> {
@@ -252,4 +267,72 @@ pub(super) fn with_metadata(
         annotations[labels::BYTES] = bytes.to_string().into();
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{scripted::Scripted, test_engine::tenant};
+    use super::*;
+    use berth_api::SyncPolicy;
+    use berth_sync_rules::model::{
+        references::{References, Target},
+        resource::Side,
+    };
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn what_has_too_much_structure_is_not_on_the_host() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id) = (&scripted.engine, KindId::Service);
+        for (is_on_host, name) in [(false, Name::new("team", "new")), (true, Name::new("team", "old"))] {
+            let metadata =
+                json!({"name": &*name.name, "namespace": "team", "uid": "tenant-uid", "resourceVersion": "7"});
+            let stored = Stored::from(json!({ "metadata": metadata })).cut();
+            engine.cache.stores.tenant(id).watched(name.clone(), stored);
+            if is_on_host {
+                scripted.put(Side::Host, id, &name, json!({"spec": {}}));
+            }
+            engine.reconcile(&id.key(name), Instant::now(), true).await.unwrap();
+            assert_eq!(
+                scripted.calls("host DELETE", "/services/old").len(),
+                usize::from(is_on_host)
+            );
+        }
+        let writes = scripted.calls("host P", "");
+        assert!(writes.is_empty(), "{writes:?}");
+        let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
+        assert_eq!(events.len(), 2, "{events:?}");
+    }
+
+    #[tokio::test]
+    async fn what_names_more_than_there_is_room_for_waits() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
+        let volume = json!({"name": "c", "configMap": {"name": "missing"}});
+        let spec = json!({"containers": [{"name": "main", "image": "a:1"}], "volumes": [volume]});
+        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+        let reconcile = async || {
+            let outcome = engine.reconcile(&id.key(name.clone()), Instant::now(), true).await;
+            outcome.unwrap().result
+        };
+        let other = id.key(Name::new("team", "b"));
+        let target = Target {
+            kind: KindId::Secret,
+            name: Name::new("team", "s"),
+        };
+        *engine.cache.references() = References::new(1);
+        engine.cache.references().set(&other, [target].into());
+        engine.cache.update_dependents(Side::Tenant, id, &name);
+        assert_eq!(reconcile().await, "no room for what it names");
+        assert!(
+            !engine.cache.knows_all_users(),
+            "nothing leaves the host because nobody uses it"
+        );
+        let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
+        assert_eq!(events.len(), 1);
+        engine.cache.references().set(&other, BTreeSet::new());
+        assert_eq!(reconcile().await, "waiting", "for what it names");
+        assert!(engine.cache.knows_all_users());
+    }
 }

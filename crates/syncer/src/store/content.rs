@@ -30,6 +30,8 @@ pub(crate) enum Parts {
     SpecFields(&'static [&'static str]),
     /// Only the metadata.
     Metadata,
+    /// Only the metadata without owners, of which there may be any number: what is left of an object with too much structure.
+    Cut,
 }
 
 impl Parts {
@@ -46,10 +48,12 @@ impl Parts {
     /// Whether a field of an object, its metadata or its spec is left out.
     fn leave_out(self, level: Level, field: &str) -> bool {
         match (level, self) {
-            (Level::Object, Self::Metadata) => field != "metadata",
+            (Level::Object, Self::Metadata | Self::Cut) => field != "metadata",
+            (Level::Metadata, Self::Cut) => matches!(field, "managedFields" | "ownerReferences"),
             (Level::Metadata, _) => field == "managedFields",
             (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
-            (Level::Object, Self::All | Self::SpecFields(_)) | (Level::Spec, Self::All | Self::Metadata) => false,
+            (Level::Object, Self::All | Self::SpecFields(_)) => false,
+            (Level::Spec, Self::All | Self::Metadata | Self::Cut) => false,
         }
     }
 }
@@ -142,6 +146,8 @@ mod tests {
             json!({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
         );
         assert_eq!(Parts::Metadata.parse(&text), json!({"metadata": metadata}));
+        let text = r#"{"metadata":{"ownerReferences":[{}],"managedFields":[],"name":"a"},"spec":{}}"#;
+        assert_eq!(Parts::Cut.parse(text), json!({"metadata": {"name": "a"}}));
     }
 
     #[test]

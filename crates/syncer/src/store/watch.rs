@@ -29,6 +29,9 @@ const PAGE_SIZE: u32 = 100;
 const TENANT_PAGE_SIZE: u32 = 10;
 /// Wait before a kind that had too much is listed again.
 const TOO_MUCH_WAIT: Duration = Duration::from_mins(5);
+/// Memory that an object of the tenant may take as a tree. It can be a hundred times what the object takes in etcd, and a syncer works on 40 at a
+/// time. A pod with as many variables as it may have takes 15 MiB.
+const MAX_TENANT_TREE: u64 = 16 << 20;
 /// Characters of an error that are logged: a server of a tenant may write it.
 const MAX_MESSAGE: usize = 1024;
 
@@ -143,6 +146,7 @@ async fn follow<const METADATA_ONLY: bool>(
     hooks: Hooks<'_>,
 ) -> Ended {
     let parts = spec.spec_fields.map_or(Parts::All, Parts::SpecFields);
+    let most = most_tree_bytes(hooks);
     let events = events.default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
@@ -156,7 +160,7 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::Init) => store.list_begins(),
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                if let Some((name, stored)) = keep(spec, &object, parts) {
+                if let Some((name, stored)) = keep(spec, &object, parts, most) {
                     let only_status = hooks
                         .differs_in_status
                         .zip(store.get(&name))
@@ -174,7 +178,7 @@ async fn follow<const METADATA_ONLY: bool>(
                     Side::Tenant => Parts::Metadata,
                     Side::Host => parts,
                 };
-                if let Some((name, last)) = keep(spec, &object, parts) {
+                if let Some((name, last)) = keep(spec, &object, parts, most) {
                     if hooks.keeps_last {
                         store.deleted(&name, last);
                     } else {
@@ -254,19 +258,40 @@ fn unavailable(error: &Error) -> Option<Unavailable> {
     }
 }
 
+/// What is kept of an object; none if it cannot be read, or is not of the kind. `most` is the memory that its tree may take.
 fn keep<const METADATA_ONLY: bool>(
     spec: WatchSpec,
     object: &Object<METADATA_ONLY>,
     parts: Parts,
+    most: u64,
 ) -> Option<(Name, Stored)> {
-    let mut json = object.parse(parts);
+    let tree_bytes = object.large_memory();
+    let is_cut = tree_bytes > most;
+    let mut json = object.parse(if is_cut { Parts::Cut } else { parts });
     let name = (spec.name)(&json)?;
     let mut bytes = object.bytes();
     if METADATA_ONLY {
         bytes = bytes.saturating_add(content_bytes(&json));
     }
     (spec.trim)(&mut json);
-    Some((name, Stored::from(json).of_bytes(bytes)))
+    let stored = Stored::from(json).of_bytes(bytes);
+    Some((
+        name,
+        if is_cut {
+            stored.cut()
+        } else {
+            stored.of_tree_bytes(tree_bytes)
+        },
+    ))
+}
+
+/// Memory that the tree of an object of this watch may take. The host is the platform's, and what servers of the tenant's own list has
+/// [bounds](Bounds) of its own.
+fn most_tree_bytes(hooks: Hooks<'_>) -> u64 {
+    match hooks.side {
+        Side::Tenant if hooks.bounds.is_none() => MAX_TENANT_TREE,
+        Side::Tenant | Side::Host => u64::MAX,
+    }
 }
 
 /// Bytes of an object's content, from its metadata.

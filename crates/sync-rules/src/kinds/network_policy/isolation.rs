@@ -7,13 +7,16 @@
 //!
 //! A pod that a policy for egress selects may have labels for DNS and the API server, see [`services`](super::services).
 
-use super::services::Service;
+use super::services::{self, Service};
 use crate::{
     model::{Cache, KindId, json, resource::Name},
-    translation::selector,
+    translation::{
+        selector,
+        sizes::{NETWORK_POLICY_SELECTOR, SizeLimit},
+    },
 };
 use berth_api::labels;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The directions that a policy with this `spec` restricts.
 pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
@@ -27,6 +30,22 @@ pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
         .filter_map(|(direction, yes)| yes.then_some(direction))
 }
 
+/// What a policy means for the pods of its namespace, without its rules: every pod that changes is compared with all policies there. A selector with
+/// more than a policy may have is left out, as one that cannot be read: the policy is not on the host, and so it closes all pods.
+fn summarize(cache: &Cache, namespace: &str, policy: &Value) -> Value {
+    let spec = &policy["spec"];
+    let restricts = |direction: &str| !spec.is_object() || directions(spec).any(|known| known == direction);
+    let mut summary = json!({"ingress": restricts("Ingress"), "egress": restricts("Egress")});
+    let is_small = |limit: &SizeLimit| limit.measure.count(policy) <= limit.in_tenant;
+    if NETWORK_POLICY_SELECTOR.iter().all(is_small) {
+        summary["podSelector"] = spec["podSelector"].clone();
+    }
+    for service in Service::ALL {
+        summary["opens"][service.label()] = service.is_opened_by(cache, namespace, spec).into();
+    }
+    summary
+}
+
 /// Labels of a host pod that say in which directions no policy of the tenant selects it.
 pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
     let (mut ingress, mut egress) = (true, true);
@@ -34,12 +53,13 @@ pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> 
     let policies = cache.stores.tenant(KindId::NetworkPolicy);
     if !policies.is_empty() {
         let labels = json::strings(pod, &["metadata", "labels"]);
+        let version = services::version_of_dns_namespace(cache);
         for (policy, stored) in policies.all() {
             if policy.namespace != name.namespace {
                 continue;
             }
-            let object = stored.object();
-            let selected = json::at(&object, &["spec", "podSelector"]).unwrap_or(&Value::Null);
+            let policy = stored.extract(version, |object| summarize(cache, &name.namespace, object));
+            let selected = &policy["podSelector"];
             // A selector that cannot be parsed might select anything.
             let is_selected = (!selected.is_null())
                 .then(|| selector::matches(selected, &labels))
@@ -47,16 +67,14 @@ pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> 
             if is_selected == Some(false) {
                 continue;
             }
+            ingress &= policy["ingress"] != true;
+            if policy["egress"] != true {
+                continue;
+            }
+            egress = false;
             let opens = is_selected == Some(true);
-            for direction in directions(&object["spec"]) {
-                if direction == "Ingress" {
-                    ingress = false;
-                    continue;
-                }
-                egress = false;
-                for (service, is_open) in Service::ALL.iter().zip(&mut services) {
-                    *is_open |= opens && service.is_opened_by(cache, &name.namespace, &object["spec"]);
-                }
+            for (service, is_open) in Service::ALL.iter().zip(&mut services) {
+                *is_open |= opens && policy["opens"][service.label()] == true;
             }
         }
     }

@@ -112,6 +112,13 @@ impl Service {
 /// Namespace of the DNS server on any cluster.
 const DNS_NAMESPACE: &str = "kube-system";
 
+/// Which state of the namespace of the DNS server is known: which policies open it depends on its labels.
+pub fn version_of_dns_namespace(cache: &Cache) -> u64 {
+    let namespaces = cache.stores.tenant(KindId::Namespace);
+    let stored = namespaces.get(&Name::new("", DNS_NAMESPACE));
+    stored.map_or(0, |stored| stored.version)
+}
+
 fn labels_of_dns_namespace(cache: &Cache) -> BTreeMap<String, String> {
     let stored = cache
         .stores

@@ -221,6 +221,33 @@ fn open(cache: &Cache, namespace: &str, pod_labels: &Value) -> Vec<String> {
 }
 
 #[test]
+fn policies_are_read_once_for_all_pods_and_a_too_large_selector_closes_all() {
+    let cache = cache();
+    let policies = cache.stores.tenant(KindId::NetworkPolicy);
+    let mut versions = 1..;
+    let mut put = |spec: &Value| {
+        let version = versions.next().unwrap_or(0_u32).to_string();
+        let policy = json!({"metadata": {"name": "rules", "resourceVersion": version}, "spec": spec});
+        policies.written(name(), Stored::new(&policy));
+        open(&cache, "shop", &json!({"app": "other"}))
+    };
+    let selecting = |values: usize| {
+        let values: Vec<String> = (0..values).map(|number| format!("v{number}")).collect();
+        let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+        json!({"podSelector": selector, "policyTypes": ["Ingress"]})
+    };
+    assert_eq!(put(&selecting(499)), [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS]);
+    let known = policies
+        .get(&name())
+        .unwrap()
+        .extract(0, |_| unreachable!("it is known"));
+    assert_eq!((&known["ingress"], &known["egress"]), (&json!(true), &json!(false)));
+    assert_eq!(put(&selecting(500)), [labels::NETWORK_EGRESS]);
+    // One of which nothing but the metadata is kept closes both directions.
+    assert_eq!(put(&Value::Null), [""; 0]);
+}
+
+#[test]
 fn pods_are_open_while_no_policy_selects_them() {
     let cache = cache();
     let put = |name: &str, spec: Value| {

@@ -75,8 +75,8 @@ impl<'a> Environment<'a> {
             services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
             services.sort_by(|(a, _), (b, _)| a.cmp(b));
             let services = services.iter().map(|(service, stored)| {
-                let variables = services::variables(&service.name, &stored.object());
-                (&*service.name, variables)
+                let service_part = stored.extract(0, services::part_with_ports);
+                (&*service.name, services::variables(&service.name, &service_part))
             });
             let of_services = services::select(services, count_containers(pod));
             left_out = of_services.describe_left_out();
@@ -241,6 +241,10 @@ fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        model::{store::Stored, tenant::test_tenant},
+        registry,
+    };
 
     #[test]
     fn variables_follow_labels_and_annotations() {
@@ -261,6 +265,24 @@ mod tests {
         let path = format!("metadata.annotations['{}']", downward::annotation(label));
         assert_eq!(variable(label)["valueFrom"]["fieldRef"]["fieldPath"], path.as_str());
         assert_eq!(variable("metadata.name")["value"], "p", "a name never changes");
+    }
+
+    #[test]
+    fn services_are_read_once_for_all_pods() {
+        let cache = registry::new_cache(test_tenant());
+        let name = Name::new("team", "web");
+        let service = json!({"metadata": {"name": "web", "resourceVersion": "1"}, "spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 80}]}});
+        let services = cache.stores.tenant(KindId::Service);
+        services.written(name.clone(), Stored::new(&service));
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{}]}});
+        for _ in ["one", "another"] {
+            let of_pod = Name::new("team", "p");
+            let environment = Environment::new(&cache, &of_pod, &pod);
+            let mut variables = environment.base.iter().map(|(name, _)| name.as_str());
+            assert!(variables.any(|name| name == "WEB_SERVICE_HOST"));
+        }
+        let known = services.get(&name).unwrap().extract(0, |_| unreachable!("it is known"));
+        assert_eq!(known["spec"], service["spec"]);
     }
 
     #[test]

@@ -310,9 +310,9 @@ fn bytes_are_those_of_the_whole_object() {
     let spec = WatchSpec::own(SECRET).trimmed(|object| *object = json!({"metadata": object["metadata"]}));
     let whole: Object<false> = serde_json::from_str(&text).unwrap();
     let metadata: Object<true> = serde_json::from_str(&text).unwrap();
-    let bytes = keep(spec, &whole, Parts::All).map(|(_, stored)| stored.bytes as usize);
+    let bytes = keep(spec, &whole, Parts::All, u64::MAX).map(|(_, stored)| stored.bytes as usize);
     assert_eq!(bytes, Some(text.len()));
-    let bytes = keep(spec, &metadata, Parts::All).map(|(_, stored)| stored.bytes as usize);
+    let bytes = keep(spec, &metadata, Parts::All, u64::MAX).map(|(_, stored)| stored.bytes as usize);
     assert_eq!(bytes, Some(text.len() + 5000), "its content is not in the text");
 }
 
@@ -330,7 +330,28 @@ fn names_of_tenants_objects_need_only_their_metadata() {
     for (id, spec) in tenants {
         let name = (spec.name)(&metadata.parse(Parts::Metadata));
         assert_eq!(name, Some(Name::new("b", "a")), "{}", id.label());
-        let kept = keep(spec, &metadata, Parts::All).map(|(name, _)| name);
+        let kept = keep(spec, &metadata, Parts::All, u64::MAX).map(|(name, _)| name);
         assert_eq!(kept, Some(Name::new("b", "a")), "{}", id.label());
+    }
+}
+
+#[tokio::test]
+async fn of_a_tenants_object_with_too_much_structure_the_metadata_is_kept() {
+    let pod = |version: &str, variables: usize| {
+        let variables = vec![json!({"name": "a"}); variables];
+        let metadata = json!({"name": "train", "namespace": "team", "uid": "t", "resourceVersion": version});
+        object(&json!({"metadata": metadata, "spec": {"containers": [{"name": "main", "env": variables}]}}))
+    };
+    let name = Name::new("team", "train");
+    for (side, is_cut) in [(Side::Tenant, true), (Side::Host, false)] {
+        let store = Store::default();
+        let events = vec![Event::Apply(pod("5", 20_000)), Event::Apply(pod("7", 5_000))];
+        for (event, is_cut) in events.into_iter().zip([is_cut, false]) {
+            changes(WatchSpec::own(POD), &store, side, false, vec![event]).await;
+            let stored = store.get(&name).unwrap();
+            assert_eq!(stored.is_cut, is_cut, "{side:?}");
+            assert_eq!(stored.object().get("spec").is_none(), is_cut, "{side:?}");
+            assert_eq!((&*stored.uid, &*stored.name), ("t", "train"));
+        }
     }
 }
