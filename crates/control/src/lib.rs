@@ -199,6 +199,17 @@ fn build_schedule_policies(
     }
 }
 
+fn build_shared_nodes(client: &Client, stores: &Stores, clock: &clock::Clock, metrics: &Metrics) -> SharedNodesContext {
+    SharedNodesContext {
+        client: client.clone(),
+        stores: stores.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        recorder: EventRecorder::new(client.clone()),
+        marked: controllers::shared_nodes::MarkedNodes::default(),
+    }
+}
+
 /// All controllers, with what they share.
 fn build_controllers(
     config: ControlConfig,
@@ -265,14 +276,7 @@ fn build_controllers(
             unavailable: Arc::clone(&unavailable),
             recorder: recorder.clone(),
         },
-        shared_nodes: SharedNodesContext {
-            client: client.clone(),
-            stores: stores.clone(),
-            clock: clock.clone(),
-            metrics: metrics.clone(),
-            recorder: recorder.clone(),
-            marked: controllers::shared_nodes::MarkedNodes::default(),
-        },
+        shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
         quotas: QuotasContext {
             client: client.clone(),
             stores: stores.clone(),

@@ -116,6 +116,7 @@ pub enum Order {
 /// A node as the planner sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Node {
     /// Unique in the fleet.
     pub name: String,

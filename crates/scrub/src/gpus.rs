@@ -150,12 +150,7 @@ mod tests {
 
     #[test]
     fn mig_instances_are_gone_only_if_the_gpus_were_listed() {
-        let listed = |is_done, text: &str| {
-            no_instances(&Printed {
-                is_done,
-                text: text.to_owned(),
-            })
-        };
+        let listed = |is_done, text: &str| no_instances(&printed(is_done, text));
         let gpu = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n";
         let instance = format!("{gpu}  MIG 1g.10gb     Device  0: (UUID: MIG-2)\n");
         assert!(listed(true, gpu).is_ok());
@@ -199,17 +194,17 @@ mod tests {
         (folder, node)
     }
 
-    fn printed(is_done: bool, text: &str) -> Result<Printed, Unclean> {
-        Ok(Printed {
+    fn printed(is_done: bool, text: &str) -> Printed {
+        Printed {
             is_done,
             text: text.to_owned(),
-        })
+        }
     }
 
     #[test]
     fn who_uses_a_gpu_is_named_where_it_is_refused() {
         let (_folder, node) = machine_in_use();
-        let smi = |_: &[&str]| printed(false, REFUSAL);
+        let smi = |_: &[&str]| Ok(printed(false, REFUSAL));
         for error in [
             reset_all(&node, &smi).unwrap_err(),
             destroy_all(&node, &smi).unwrap_err(),
@@ -219,7 +214,7 @@ mod tests {
             let begin = "GPUs are in use: process 812 (nv-hostengine) of dcgm.service has nvidia0 open; nvidia-smi ";
             assert!(message.starts_with(begin) && message.contains("1A:00.0"), "{message}");
         }
-        let smi = |_: &[&str]| printed(false, "Resetting GPU 00000000:1A:00.0 is not supported.");
+        let smi = |_: &[&str]| Ok(printed(false, "Resetting GPU 00000000:1A:00.0 is not supported."));
         let error = reset_all(&node, &smi).unwrap_err();
         assert!(matches!(error, Unclean::Program(_)), "it is not tried again: {error}");
     }
@@ -231,7 +226,7 @@ mod tests {
         let smi = |_: &[&str]| {
             *calls.borrow_mut() += 1;
             let is_done = *calls.borrow() > 1;
-            printed(is_done, if is_done { "All done.\n" } else { REFUSAL })
+            Ok(printed(is_done, if is_done { "All done.\n" } else { REFUSAL }))
         };
         while_in_use(|| reset_all(&node, &smi)).unwrap();
         assert_eq!(*calls.borrow(), 2);
@@ -240,17 +235,19 @@ mod tests {
     #[test]
     fn instances_that_do_not_exist_are_destroyed() {
         let (_folder, node) = machine_in_use();
-        let smi = |arguments: &[&str]| match arguments {
-            ["-L"] => printed(true, "GPU 0: NVIDIA H100 (UUID: GPU-a)\n"),
-            _ => printed(false, "No MIG-enabled devices found.\n"),
+        let smi = |arguments: &[&str]| {
+            Ok(match arguments {
+                ["-L"] => printed(true, "GPU 0: NVIDIA H100 (UUID: GPU-a)\n"),
+                _ => printed(false, "No MIG-enabled devices found.\n"),
+            })
         };
         destroy_all(&node, &smi).unwrap();
-        let left = |arguments: &[&str]| match arguments {
-            ["-L"] => printed(
-                true,
-                "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\n",
-            ),
-            _ => printed(true, ""),
+        let instance = "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\n";
+        let left = |arguments: &[&str]| {
+            Ok(match arguments {
+                ["-L"] => printed(true, instance),
+                _ => printed(true, ""),
+            })
         };
         assert!(destroy_all(&node, &left).is_err());
     }

@@ -137,26 +137,30 @@ fn main() -> ExitCode {
                 node_recycling::nodes_that_somebody_marks_are_scrubbed,
                 restore::copy::the_objects_of_a_deleted_tenant_are_read_in_a_backup,
             ]),
-            // They stop control, which other tests need.
-            Group::alone(tests![
-                deletion::removed_finalizer_leaves_nothing,
-                unreadable::objects_that_control_cannot_read_stop_nothing,
-                sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
-                gpu_clients::programs_leave_gpus_for_a_scrub_and_return_although_control_is_killed,
-                quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
-                sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
-                gateway::a_team_works_through_the_gateway,
-                credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
-                credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
-                restore::keys::kubeconfigs_are_accepted_again_once_the_keys_of_a_tenant_are_restored,
-                restore::datastore::tenants_are_as_in_the_backup_and_what_it_lacks_is_not_lost,
-                platform_objects::objects_in_the_way_keep_no_manifest_back,
-                wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
-                integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
-                integrations::argo_cd_elsewhere_goes_through_the_gateway,
-                argo_cd::the_example_of_argo_cd_is_applied_in_tenants,
-                user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
-            ]),
+            that_stop_control(),
         ],
     )
+}
+
+/// They stop control, which other tests need.
+fn that_stop_control() -> Group {
+    Group::alone(tests![
+        deletion::removed_finalizer_leaves_nothing,
+        unreadable::objects_that_control_cannot_read_stop_nothing,
+        sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
+        gpu_clients::programs_leave_gpus_for_a_scrub_and_return_although_control_is_killed,
+        quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
+        sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
+        gateway::a_team_works_through_the_gateway,
+        credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
+        credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
+        restore::keys::kubeconfigs_are_accepted_again_once_the_keys_of_a_tenant_are_restored,
+        restore::datastore::tenants_are_as_in_the_backup_and_what_it_lacks_is_not_lost,
+        platform_objects::objects_in_the_way_keep_no_manifest_back,
+        wake::a_storm_wakes_each_sleeper_once_and_watches_outlast_the_gateway,
+        integrations::a_tenant_is_a_cluster_of_argo_cd_while_it_asks_for_it,
+        integrations::argo_cd_elsewhere_goes_through_the_gateway,
+        argo_cd::the_example_of_argo_cd_is_applied_in_tenants,
+        user_quotas::many_pods_at_once_do_not_exceed_the_limit_of_their_user,
+    ])
 }

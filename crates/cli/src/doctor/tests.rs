@@ -131,7 +131,7 @@ fn each_fault_is_found_alone() {
             facts.daemon_sets.as_mut().unwrap()[0].metadata.name = Some("kube-flannel-ds".into());
         }),
         ("tolerations: Problem", |facts| {
-            pod_of_first_set(facts).tolerations = None
+            pod_of_first_set(facts).tolerations = None;
         }),
         ("tolerations: Warning", |facts| {
             let mut other = facts.daemon_sets.as_ref().unwrap()[0].clone();

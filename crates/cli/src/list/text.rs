@@ -18,8 +18,8 @@ pub(super) enum Columns {
     Wide,
 }
 
-/// The headings of [`Columns::Usual`].
-const HEADINGS: [&str; 9] = [
+/// The headings of [`Columns::Wide`]. [`Columns::Usual`] has the first nine.
+const HEADINGS: [&str; 12] = [
     "NAMESPACE",
     "NAME",
     "PHASE",
@@ -29,6 +29,9 @@ const HEADINGS: [&str; 9] = [
     "GPUS",
     "AGE",
     "ENDPOINT",
+    "REASON",
+    "EXPIRES",
+    "MESSAGE",
 ];
 
 /// A table with a row for each tenant. Without the nodes of the host, GPUs are those of the status.
@@ -38,36 +41,24 @@ pub(super) fn describe(
     columns: Columns,
     now: Timestamp,
 ) -> String {
-    let usual = tenants.iter().map(|tenant| describe_tenant(tenant, nodes, now));
-    if columns == Columns::Usual {
-        return format_table(HEADINGS, &usual.collect::<Vec<_>>());
+    let rows = tenants.iter().map(|tenant| describe_tenant(tenant, nodes, now));
+    match columns {
+        Columns::Usual => format_table::<9>(first(HEADINGS), &rows.map(first).collect::<Vec<_>>()),
+        Columns::Wide => format_table(HEADINGS, &rows.collect::<Vec<_>>()),
     }
-    let rows = usual.zip(tenants).map(|(usual, tenant)| {
-        let [a, b, c, d, e, f, g, h, i] = usual;
-        let [reason, expires, message] = describe_more(tenant);
-        [a, b, c, d, e, f, g, h, i, reason, expires, message]
-    });
-    let [a, b, c, d, e, f, g, h, i] = HEADINGS;
-    let headings = [a, b, c, d, e, f, g, h, i, "REASON", "EXPIRES", "MESSAGE"];
-    format_table(headings, &rows.collect::<Vec<_>>())
 }
 
-/// What the condition Ready says, and when the tenant expires.
-fn describe_more(tenant: &TenantCluster) -> [String; 3] {
-    let status = tenant.status.as_ref();
-    let mut all = status.into_iter().flat_map(|status| &status.conditions);
-    let ready = all.find(|condition| condition.type_ == conditions::READY);
-    let expires = status.and_then(|status| status.expires_at.as_ref());
-    [
-        format_optional(ready.map(|ready| &ready.reason)),
-        expires.map_or_else(|| "-".into(), |time| format_time(time.0)),
-        format_optional(ready.map(|ready| &ready.message)),
-    ]
+/// The first `N` of all columns.
+fn first<T: Default, const N: usize>(all: [T; 12]) -> [T; N] {
+    let mut all = all.into_iter();
+    std::array::from_fn(|_| all.next().unwrap_or_default())
 }
 
-fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResources)>, now: Timestamp) -> [String; 9] {
+fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResources)>, now: Timestamp) -> [String; 12] {
     let TenantName { namespace, name } = TenantName::of(tenant);
     let status = tenant.status.clone().unwrap_or_default();
+    let mut all = status.conditions.iter();
+    let ready = all.find(|condition| condition.type_ == conditions::READY);
     let recorded = status.nodes.map(|nodes| nodes.gpus.to_string());
     let assigned = status
         .nodes
@@ -91,6 +82,12 @@ fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResourc
         format_optional(gpus.or(recorded).as_ref()),
         format_age_since(created, now),
         format_optional(status.endpoint.as_ref()),
+        format_optional(ready.map(|ready| &ready.reason)),
+        status
+            .expires_at
+            .as_ref()
+            .map_or_else(|| "-".into(), |time| format_time(time.0)),
+        format_optional(ready.map(|ready| &ready.message)),
     ]
 }
 

@@ -125,10 +125,10 @@ impl PlanningPass<'_> {
         let whole = |_: usize| Some(vec![1; self.view.whole_nodes(1).parts[0].each.len()]);
         let own = |at: usize| self.view.nodes[at].group == Some(group);
         let existing = pass.existing.clone();
-        self.count_on(pass, &mut load, &existing.coming, |at| !own(at), whole);
+        Self::count_on(pass, &mut load, &existing.coming, |at| !own(at), whole);
         let (count, gpus) = (load.count(), self.smallest_new_node_gpus(&pass.limits));
-        self.count_on(pass, &mut load, &existing.free, |_| true, whole);
-        self.count_on(pass, &mut load, &existing.starting, |_| true, whole);
+        Self::count_on(pass, &mut load, &existing.free, |_| true, whole);
+        Self::count_on(pass, &mut load, &existing.starting, |_| true, whole);
         let new = load.count();
         let of = &self.view.node_groups[group];
         let exceeded = self.tree.exceeded_limit(of.tenant, gpus * u64::from(count));
@@ -160,7 +160,7 @@ impl PlanningPass<'_> {
         let matching = |at: usize| self.matches(request, at);
         let existing = pass.existing.clone();
         let incoming = |at: usize| !self.is_own(request, at) && matching(at);
-        self.count_on(pass, &mut load, &existing.coming, incoming, capacity);
+        Self::count_on(pass, &mut load, &existing.coming, incoming, capacity);
         let new_node = self.choose_new_node(request, &load, &pass.limits);
         if new_node.capacity.is_none() {
             // The first new node shows how large nodes are. Until then each pod counts as a node, and the group may not have more
@@ -173,8 +173,8 @@ impl PlanningPass<'_> {
         }
         let pods = load.clone();
         let needed = new_node.count_for(&load);
-        self.count_on(pass, &mut load, &existing.free, matching, capacity);
-        self.count_on(
+        Self::count_on(pass, &mut load, &existing.free, matching, capacity);
+        Self::count_on(
             pass,
             &mut load,
             &existing.starting,
@@ -227,8 +227,8 @@ impl PlanningPass<'_> {
         let capacity = |at: usize| Some(self.view.capacity(at).to_vec());
         let existing = pass.existing.clone();
         let matching = |at: usize| self.matches(request, at);
-        self.count_on(pass, &mut load, &existing.free, matching, capacity);
-        self.count_on(
+        Self::count_on(pass, &mut load, &existing.free, matching, capacity);
+        Self::count_on(
             pass,
             &mut load,
             &existing.starting,
@@ -309,7 +309,6 @@ impl PlanningPass<'_> {
 
     /// Places a load on those of `nodes` that no other listed request counts on.
     fn count_on(
-        &self,
         pass: &mut ScaleUpPass,
         load: &mut Load,
         nodes: &[usize],

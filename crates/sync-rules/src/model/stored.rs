@@ -37,6 +37,7 @@ impl Deletion {
 
 /// An object, trimmed to what its kind needs.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Stored {
     /// The object's own name (host objects have another one than in the tenant).
     pub name: Box<str>,

@@ -332,7 +332,7 @@ mod tests {
         let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert_eq!(events.len(), 1);
         engine.cache.references().set(&other, BTreeSet::new());
-        assert_eq!(reconcile().await, "waiting", "for what it names");
+        assert_eq!(reconcile().await, "created", "its kubelet waits for what it names");
         assert!(engine.cache.knows_all_users());
     }
 }

@@ -52,8 +52,8 @@ impl Parts {
             (Level::Metadata, Self::Cut) => matches!(field, "managedFields" | "ownerReferences"),
             (Level::Metadata, _) => field == "managedFields",
             (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
-            (Level::Object, Self::All | Self::SpecFields(_)) => false,
-            (Level::Spec, Self::All | Self::Metadata | Self::Cut) => false,
+            (Level::Object, Self::All | Self::SpecFields(_))
+            | (Level::Spec, Self::All | Self::Metadata | Self::Cut) => false,
         }
     }
 }

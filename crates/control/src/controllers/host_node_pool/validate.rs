@@ -32,7 +32,7 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
         return ConditionUpdate::mark_true(HEALTHY, "NoQuarantine", "no node is quarantined");
     };
     let messages: Vec<&str> = problems.iter().map(|(_, message)| message.as_str()).collect();
-    ConditionUpdate::mark_false(HEALTHY, *reason, messages.join(". "))
+    ConditionUpdate::mark_false(HEALTHY, reason, messages.join(". "))
 }
 
 pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> ConditionUpdate {

@@ -212,7 +212,7 @@ mod tests {
             nested.join(&key).join(&number, ());
         }
         let first =
-            |nested: &Nested<&str, Ring<i32>>| nested.all().next().and_then(|ring| ring.first(|_| true).copied());
+            |nested: &Nested<&str, Ring<i32>>| nested.all().next().and_then(|ring| ring.first(|()| true).copied());
         let mut turns = Vec::new();
         for _ in 0..4 {
             let number = first(&nested).unwrap();

@@ -115,7 +115,7 @@ pub(super) async fn publish_nodes(
 fn visible_nodes(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNodes) -> Vec<(Arc<Node>, Source)> {
     let own = nodes.owned.iter().filter_map(|node| {
         let record = Assignment::read(node).filter(|record| record.state.runs_tenant_pods())?;
-        Some((Arc::clone(node), Source::Owned(record)))
+        Some((Arc::clone(node), Source::Owned(Box::new(record))))
     });
     let pools = &accepted.settings.sync.shared_nodes.pools;
     let groups = &accepted.tenant.cluster.spec.node_groups;

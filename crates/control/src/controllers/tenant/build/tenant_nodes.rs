@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Why a tenant sees a node.
 pub enum Source {
     /// It is assigned to the tenant.
-    Owned(Assignment),
+    Owned(Box<Assignment>),
     /// Other tenants use it as well. Node groups belong to one tenant, so the node has no label of a group.
     Shared {
         /// The pool.
@@ -130,7 +130,7 @@ mod tests {
         }))
         .unwrap();
         let record = Assignment::reserved("u", "train", "h100", 1, jiff::Timestamp::UNIX_EPOCH, "");
-        let (spec, status) = tenant_view(&node, &Source::Owned(record), Some("rack"));
+        let (spec, status) = tenant_view(&node, &Source::Owned(Box::new(record)), Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(
             keys,
