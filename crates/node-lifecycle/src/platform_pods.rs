@@ -62,7 +62,9 @@ pub fn is_in_the_way(pod: &Pod) -> bool {
         .iter()
         .any(|owner| owner.controller == Some(true) && matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
     let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    let stays = tolerations.any(tolerates_every_tenant);
+    // Kubernetes takes the first that matches.
+    let first = tolerations.find(|toleration| tolerates_every_tenant(toleration));
+    let stays = first.is_some_and(|toleration| toleration.toleration_seconds.is_none());
     !is_of_node
         && !stays
         && !matches!(phase, Some("Succeeded" | "Failed"))
@@ -70,13 +72,12 @@ pub fn is_in_the_way(pod: &Pod) -> bool {
         && !pod.labels().contains_key(labels::PLACEHOLDER)
 }
 
-/// Whether a pod with this toleration stays on a node, whichever tenant gets it.
+/// Whether a pod with this toleration stays on a node, for ever or for a time, whichever tenant gets it.
 fn tolerates_every_tenant(toleration: &Toleration) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     toleration.operator.as_deref() == Some("Exists")
         && (key.is_empty() || key == labels::TENANT)
         && matches!(toleration.effect.as_deref().unwrap_or_default(), "" | "NoExecute")
-        && toleration.toleration_seconds.is_none()
 }
 
 /// Why a free node with these pods in the way is not assigned; none if there are none.
@@ -154,6 +155,18 @@ mod tests {
         ] {
             assert!(!is_in_the_way(&pod(&more)), "{more}");
         }
+    }
+
+    #[test]
+    fn the_first_toleration_that_matches_says_how_long_a_pod_stays() {
+        let for_a_time = json!({"key": labels::TENANT, "operator": "Exists", "tolerationSeconds": 60});
+        let always = json!({"operator": "Exists"});
+        let is_in_the_way = |first: &Value, second: &Value| {
+            let other = json!({"key": "nvidia.com/gpu", "operator": "Exists", "tolerationSeconds": 60});
+            is_in_the_way(&pod(&json!({"spec": {"tolerations": [other, first, second]}})))
+        };
+        assert!(is_in_the_way(&for_a_time, &always));
+        assert!(!is_in_the_way(&always, &for_a_time));
     }
 
     #[test]

@@ -11,8 +11,8 @@ pub struct AutoscalingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_nodes: Option<u32>,
-    /// GPUs of a node that the autoscaler adds. Used only while the pool has no node; without it each waiting pod
-    /// counts as a node towards maxNodes then.
+    /// GPUs of a node that the autoscaler adds, before it is assigned. Used only while the pool has no node, and with
+    /// gpusPerAssignedNode; without it each waiting pod counts as a node towards maxNodes while the pool has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub gpus_per_node: Option<u32>,

@@ -82,20 +82,18 @@ fn is_needed(name: &str) -> bool {
 /// Whether the pod stays on the nodes of every tenant: the value of the taint is the tenant's.
 fn tolerates_tenants(pod: &PodSpec) -> bool {
     let mut all = pod.tolerations.iter().flatten();
-    all.any(|toleration| {
+    // Kubernetes takes the first that matches.
+    let first = all.find(|toleration| {
         let Toleration {
-            key,
-            operator,
-            effect,
-            toleration_seconds,
-            ..
+            key, operator, effect, ..
         } = toleration;
         let is_of_key = key.as_deref().is_none_or(|key| key.is_empty() || key == labels::TENANT);
         let is_of_effect = effect
             .as_deref()
             .is_none_or(|effect| effect.is_empty() || effect == "NoExecute");
-        is_of_key && is_of_effect && operator.as_deref() == Some("Exists") && toleration_seconds.is_none()
-    })
+        is_of_key && is_of_effect && operator.as_deref() == Some("Exists")
+    });
+    first.is_some_and(|toleration| toleration.toleration_seconds.is_none())
 }
 
 /// Whether a pod may run on a node, by its selector and the affinity that it requires.
@@ -159,6 +157,11 @@ mod tests {
             assert!(!tolerates(less.clone()), "{less}");
         }
         assert!(!tolerates_tenants(&pod(json!({}))));
+        let first_for_a_time = [
+            json!({"operator": "Exists", "tolerationSeconds": 60}),
+            json!({"operator": "Exists"}),
+        ];
+        assert!(!tolerates_tenants(&pod(json!({"tolerations": first_for_a_time}))));
     }
 
     #[test]

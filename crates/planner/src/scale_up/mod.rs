@@ -126,7 +126,11 @@ impl PlanningPass<'_> {
         let own = |at: usize| self.view.nodes[at].group == Some(group);
         let existing = pass.existing.clone();
         Self::count_on(pass, &mut load, &existing.coming, |at| !own(at), whole);
-        let (count, gpus) = (load.count(), self.smallest_new_node_gpus(&pass.limits));
+        let count = load.count();
+        let gpus = self.smallest_new_node_gpus(&pass.limits);
+        // Quotas count a node as it will be.
+        let gpus = gpus.max(self.view.pool.least_gpus);
+        let unassigned = self.unassigned_node_gpus(&pass.limits);
         Self::count_on(pass, &mut load, &existing.free, |_| true, whole);
         Self::count_on(pass, &mut load, &existing.starting, |_| true, whole);
         let new = load.count();
@@ -146,7 +150,7 @@ impl PlanningPass<'_> {
             whole_nodes: true,
             pod_sets: vec![PodSet {
                 count,
-                requests: resource.map(|resource| (resource.clone(), gpus)).collect(),
+                requests: resource.map(|resource| (resource.clone(), unassigned)).collect(),
             }],
             ..Shortage::default()
         };

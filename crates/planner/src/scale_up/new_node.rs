@@ -67,11 +67,22 @@ impl PlanningPass<'_> {
     pub(super) fn smallest_new_node_gpus(&self, limits: &ScaleUpLimits) -> u64 {
         let known = self.view.nodes.iter().filter(|node| !node.object.starting);
         let least = known.map(|node| self.view.kinds[node.kind].gpus).min();
-        let declared = || {
-            let capacity = limits.node_capacity.as_ref()?;
-            capacity.get(self.view.pool.gpu_resource_name.as_ref()?).copied()
-        };
-        least.or_else(declared).unwrap_or(1)
+        least.or_else(|| self.declared_gpus(limits)).unwrap_or(1)
+    }
+
+    /// The GPUs that a placeholder for a whole new node requests. Where nodes have another number once they are assigned, it would fit on none
+    /// with that number.
+    pub(super) fn unassigned_node_gpus(&self, limits: &ScaleUpLimits) -> u64 {
+        if self.view.pool.least_gpus == 0 {
+            return self.smallest_new_node_gpus(limits);
+        }
+        self.declared_gpus(limits).unwrap_or(1)
+    }
+
+    /// The GPUs of a new node, as the pool says.
+    fn declared_gpus(&self, limits: &ScaleUpLimits) -> Option<u64> {
+        let capacity = limits.node_capacity.as_ref()?;
+        capacity.get(self.view.pool.gpu_resource_name.as_ref()?).copied()
     }
 
     fn largest_pod_gpus(&self, load: &Load) -> u64 {

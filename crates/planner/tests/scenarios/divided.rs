@@ -2,9 +2,10 @@
 
 use super::{
     advance,
-    support::{describe, read_fleet},
+    support::{describe, gpus, read_fleet},
     unused::reserved,
 };
+use berth_planner::{Amounts, plan};
 
 const DIVIDED: &str = "
     pool h100 gpus=8 least=56
@@ -40,4 +41,33 @@ fn a_node_counts_as_it_will_be_until_it_reports_so() {
         let made = advance(&mut fleet);
         assert_eq!(reserved(&made, "a"), 0, "the limit is reached: {}", describe(&made));
     }
+}
+
+#[test]
+fn whole_nodes_are_requested_as_they_are_before_they_are_assigned() {
+    const MINIMUM: &str = "
+        pool h100 gpus=8 least=56 node-gpus=8
+        quota team limit=168
+        tenant b quota=team
+        group b/g h100 1..1
+        tenant a quota=team
+        group a/g h100 2..2
+        node n1 b/g gpus=56 used=56 age=7200
+    ";
+    let requested = |text: &str| -> Vec<(u32, Amounts)> {
+        let made = plan(&read_fleet(text));
+        let shortages = made.scale_ups["h100"].shortages.iter();
+        let pods = shortages.flat_map(|shortage| &shortage.pod_sets);
+        pods.map(|pods| (pods.count, pods.requests.clone())).collect()
+    };
+    // No node has 56 GPUs before it is assigned, so that the autoscaler would add none.
+    assert_eq!(requested(MINIMUM), [(2, gpus(8))]);
+    assert_eq!(requested(&MINIMUM.replace("node-gpus=8", "scaled")), [(2, gpus(1))]);
+    let empty = MINIMUM.replace("group b/g h100 1..1", "");
+    let empty = empty.replace("node n1 b/g gpus=56 used=56 age=7200", "");
+    assert_eq!(requested(&empty), [(2, gpus(8))]);
+    assert!(
+        requested(&empty.replace("limit=168", "limit=111")).is_empty(),
+        "quotas count 56"
+    );
 }

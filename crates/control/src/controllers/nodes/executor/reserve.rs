@@ -224,7 +224,13 @@ async fn check_candidate(
     if !is_assignable(&node) || pass.devices.exceed_limits(&node.name_any()) {
         return Ok(Candidate::Unavailable);
     }
-    let pods = PodsOnNode::list(&pass.client, &node.name_any()).await?;
+    let pods = PodsOnNode::list(&pass.client, &node.name_any()).await;
+    let pods = pods.inspect_err(|error| {
+        // People must resolve it: meanwhile the group gets other nodes.
+        if let ReconcileError::Blocked { message, .. } = error {
+            pass.rejected_nodes.add(&node.name_any(), message, pass.now.as_second());
+        }
+    })?;
     if !pods.of_tenants.is_empty() {
         let reason = format!(
             "its assignment was lost while pods were on it: {}",

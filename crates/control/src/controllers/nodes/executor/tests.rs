@@ -28,6 +28,7 @@ struct Fixture {
     client: Client,
     pools: BTreeMap<String, HostNodePoolSpec>,
     devices: Devices,
+    rejected: RejectedNodes,
     metrics: Metrics,
 }
 
@@ -50,6 +51,7 @@ impl Fixture {
             client,
             pools: BTreeMap::new(),
             devices: Devices::default(),
+            rejected: RejectedNodes::default(),
             metrics: Metrics::new(&mut Registry::default()),
         }
     }
@@ -108,7 +110,7 @@ impl Fixture {
             client: self.client.clone(),
             recorder: &EventRecorder::new(self.client.clone()),
             metrics: &self.metrics,
-            rejected_nodes: &RejectedNodes::default(),
+            rejected_nodes: &self.rejected,
             job_settings: &NodeJobs::default(),
             devices: &self.devices,
             now: Timestamp::from_second(now).unwrap(),

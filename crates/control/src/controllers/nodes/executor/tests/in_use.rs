@@ -1,7 +1,7 @@
 //! Free nodes on which pods run that an assignment would evict, and that the plan did not know of.
 
 use super::{
-    Fixture,
+    Fixture, NOW,
     api::{Failing, merge},
     markers::count_markers,
     reserve, state_of,
@@ -46,4 +46,19 @@ async fn pods_that_stay_keep_no_node() {
         fixture.execute(&reservation, Failing::Nothing).await.0.unwrap();
         assert_eq!(state_of(&fixture, "a"), Some(Reserved), "{more}");
     }
+}
+
+#[tokio::test]
+async fn a_node_with_a_pod_that_cannot_be_read_is_left_to_people_and_a_group_gets_others() {
+    let fixture = Fixture::new(&["a"]);
+    let unreadable = pod(&json!({"spec": {"nodeName": 1}}));
+    fixture.api().objects.insert(POD.into(), unreadable);
+    fixture
+        .execute(&[reserve("a", "group")], Failing::Nothing)
+        .await
+        .0
+        .unwrap();
+    let why = fixture.rejected.reason("a", NOW).unwrap_or_default();
+    assert!(why.contains("shop/web-1") && why.contains("cannot be read"), "{why}");
+    assert_eq!((state_of(&fixture, "a"), count_markers(&fixture)), (None, 0));
 }
