@@ -291,9 +291,9 @@ impl ObjectSync<'_> {
     /// Why a prerequisite of this object cannot be synced, or not now.
     fn denial_of(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
-        let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
+        let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?;
         let rules = engine.cache.rules_to_host(key.kind)?;
-        let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
+        let is_denied = || needed.is_cut || rules.translate(&engine.cache, &key.name, &needed.object()).is_err();
         // A kind that is not listed yet is waited for.
         let unavailable = engine.find_unavailable_side(key.kind);
         let is_off = unavailable.is_some_and(|(_, why)| !why.is_unlisted());
