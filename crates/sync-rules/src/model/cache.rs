@@ -123,11 +123,15 @@ impl Cache {
         }
     }
 
-    /// Whether every object that may use another one is known. Of a kind that the tenant's API server does not list nobody knows what its
-    /// objects use, nor of an object for whose references there is no room.
+    /// Whether every object that may use another one on the host is known. Of a kind that the tenant's API server does not list nobody knows what its
+    /// objects use, nor of an object for whose references there is no room. Such a one does not come to the host, but may be there.
     pub fn knows_all_users(&self) -> bool {
+        let may_be_on_host = |user: &Key| {
+            let host = self.stores.host(user.kind);
+            host.contains(&user.name) || host.unavailable().is_some()
+        };
         let mut kinds = self.kinds.iter().copied();
-        self.references().are_complete()
+        !self.references().has_left_out(may_be_on_host)
             && !kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id))
     }
 

@@ -193,8 +193,8 @@ impl ObjectSync<'_> {
         }
         let most = most_references(cache.tenant.host_limits.bytes);
         let message = format!(
-            "the objects of this cluster name other objects, such as ConfigMaps and Secrets, more than {most} times, which is what \
-             spec.limits.hostBytes of its class has room for: the object is not on the host until they name fewer"
+            "there is no room for the names of other objects, such as ConfigMaps and Secrets, in this object: spec.limits.hostBytes of the class of this \
+             cluster has room for {most}, of which the objects of one namespace leave a part to others. The object is not on the host until they name fewer"
         );
         engine
             .record_event(&key, Level::Warning, QUOTA_EXCEEDED, &message)

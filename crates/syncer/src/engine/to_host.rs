@@ -379,14 +379,17 @@ mod tests {
             kind: KindId::Secret,
             name: Name::new("team", "s"),
         };
-        *engine.cache.references() = References::new(1);
+        *engine.cache.references() = References::new(2);
         engine.cache.references().set(&other, [target].into());
         engine.cache.update_dependents(Side::Tenant, id, &name);
         assert_eq!(reconcile().await, "no room for what it names");
+        assert!(engine.cache.knows_all_users(), "it uses nothing on the host");
+        scripted.put(Side::Host, id, &name, json!({"spec": {}}));
         assert!(
             !engine.cache.knows_all_users(),
             "nothing leaves the host because nobody uses it"
         );
+        engine.cache.stores.host(id).forget(&name);
         let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert_eq!(events.len(), 1);
         engine.cache.references().set(&other, BTreeSet::new());
