@@ -1,14 +1,24 @@
 //! Which objects use which ConfigMaps, Secrets and the like. Only objects in use are synced to the host, and only as
 //! long as they are used.
 //!
-//! A name in a pod takes a few bytes in etcd, and [`BYTES_OF_REFERENCE`](berth_api::BYTES_OF_REFERENCE) here, so their number is limited. What an
-//! object uses for which there is no room is not known: it does not come to the host, and nothing leaves the host because nobody seems to use it.
+//! A name in a pod takes a few bytes in etcd, and [`BYTES_OF_REFERENCE`](berth_api::BYTES_OF_REFERENCE) here, so their number is limited. Of an object
+//! for which there is no room only what it used before is known: it does not come to the host. If it is there already, nothing leaves the host because
+//! nobody seems to use it.
+//!
+//! The objects of a namespace have at most four times as many as there is room left for: one namespace alone four fifths of all. So those who fill their
+//! own leave room for others.
 
 use crate::model::{
     KindId,
     resource::{Key, Name},
 };
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+/// How many the users of a namespace may have for each that there is room left for.
+const SHARE: usize = 4;
 
 /// The index, both ways.
 #[derive(Debug)]
@@ -18,6 +28,8 @@ pub struct References {
     by_target: HashMap<Key, Users>,
     /// Targets of all users.
     count: usize,
+    /// Targets of the users of each namespace that have any.
+    by_namespace: HashMap<Arc<str>, usize>,
     /// The most of them.
     most: usize,
     /// Users for whose targets there was no room.
@@ -63,23 +75,28 @@ impl References {
             by_user: HashMap::new(),
             by_target: HashMap::new(),
             count: 0,
+            by_namespace: HashMap::new(),
             most,
             left_out: HashSet::new(),
         }
     }
 
     /// Sets what an object uses now; nothing once it is gone. Returns the targets that got their first user or lost
-    /// their last one: they must be synced to the host or removed from it. If there is no room, the object is left out.
+    /// their last one: they must be synced to the host or removed from it. If there is no room for what is new, the object is left out.
     pub fn set(&mut self, user: &Key, mut targets: BTreeSet<Target>) -> Vec<Key> {
+        let namespace = &user.name.namespace;
         let before = self.by_user.remove(user).unwrap_or_default();
-        self.count -= before.len();
-        if targets.len() > self.most.saturating_sub(self.count) {
-            targets.clear();
+        let is_known = |target: &Target| before.binary_search(target).is_ok();
+        let kept = targets.iter().filter(|target| is_known(target)).count();
+        self.recount(namespace, before.len(), kept);
+        if targets.len() - kept > self.room(namespace) {
+            // What it used before has room, and others rely on it.
+            targets.retain(is_known);
             self.left_out.insert(user.clone());
         } else {
             self.left_out.remove(user);
         }
-        self.count += targets.len();
+        self.recount(namespace, kept, targets.len());
         let targets: Box<[Target]> = targets.into_iter().collect();
         let mut changed = Vec::new();
         for target in before.iter().filter(|target| targets.binary_search(target).is_err()) {
@@ -106,6 +123,26 @@ impl References {
         changed
     }
 
+    /// Counts `after` targets of a user in place of `before`.
+    fn recount(&mut self, namespace: &Arc<str>, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        self.count = self.count + after - before;
+        let of_namespace = self.by_namespace.entry(Arc::clone(namespace)).or_default();
+        *of_namespace = *of_namespace + after - before;
+        if *of_namespace == 0 {
+            self.by_namespace.remove(namespace);
+        }
+    }
+
+    /// How many targets more the users of a namespace may have.
+    fn room(&self, namespace: &str) -> usize {
+        let left = self.most.saturating_sub(self.count);
+        let own = self.by_namespace.get(namespace).copied().unwrap_or_default();
+        SHARE.saturating_mul(left).saturating_sub(own) / (SHARE + 1)
+    }
+
     /// Whether there was no room for what an object uses.
     pub fn is_left_out(&self, user: &Key) -> bool {
         self.left_out.contains(user)
@@ -116,9 +153,9 @@ impl References {
         self.left_out.iter().cloned().collect()
     }
 
-    /// Whether it is known of every object what it uses.
-    pub fn are_complete(&self) -> bool {
-        self.left_out.is_empty()
+    /// Whether there was no room for one of these objects.
+    pub fn has_left_out(&self, is_one: impl FnMut(&Key) -> bool) -> bool {
+        self.left_out.iter().any(is_one)
     }
 
     /// What an object uses.
@@ -203,28 +240,69 @@ mod tests {
         assert!(others(&references).is_empty() && references.by_target.is_empty());
     }
 
+    fn names(names: &[&str]) -> BTreeSet<Target> {
+        names.iter().map(|name| target(name)).collect()
+    }
+
     #[test]
     fn objects_beyond_the_limit_are_left_out_until_there_is_room() {
-        let mut references = References::new(3);
+        let mut references = References::new(4);
         let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
-        let names = |names: &[&str]| names.iter().map(|name| target(name)).collect::<BTreeSet<_>>();
         references.set(&one, names(&["x", "y"]));
         assert_eq!(references.set(&two, names(&["x", "z"])), []);
-        assert!(references.is_left_out(&two) && !references.is_left_out(&one) && !references.are_complete());
+        assert!(references.is_left_out(&two) && !references.is_left_out(&one));
+        assert!(references.has_left_out(|user| *user == two) && !references.has_left_out(|user| *user == one));
         assert_eq!(references.users(&key("x")), std::slice::from_ref(&one));
         // What it has already counts once.
         assert_eq!(references.set(&one, names(&["x", "y", "v"])), [key("v")]);
         assert_eq!(references.set(&one, names(&["x"])).len(), 2);
         assert_eq!(references.left_out(), std::slice::from_ref(&two));
         assert_eq!(references.set(&two, names(&["x", "z"])), [key("z")]);
-        assert!(references.are_complete());
+        assert!(references.left_out().is_empty());
         // One that is gone is not left out.
         references.set(&one, names(&["1", "2", "3", "4"]));
         assert_eq!((references.is_left_out(&one), references.count), (true, 2));
         for user in [&one, &two] {
             references.set(user, BTreeSet::new());
         }
-        assert!(references.are_complete() && references.count == 0 && references.by_target.is_empty());
+        assert!(references.left_out().is_empty() && references.by_target.is_empty());
+        assert_eq!((references.count, references.by_namespace.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_known_of_an_object_stays_known_when_it_names_too_many() {
+        let mut references = References::new(10);
+        let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
+        references.set(&one, names(&["x", "y"]));
+        references.set(&two, names(&["1", "2", "3", "4", "5", "6"]));
+        assert_eq!(
+            references.set(&one, names(&["x", "v", "w"])),
+            [key("y")],
+            "it does not name y any more"
+        );
+        assert!(references.is_left_out(&one) && references.is_used(&key("x")) && !references.is_used(&key("v")));
+        assert_eq!(references.set(&two, names(&["1"])).len(), 5);
+        assert_eq!(references.set(&one, names(&["x", "v", "w"])), [key("v"), key("w")]);
+        assert!(!references.is_left_out(&one));
+        // However little is left, the same again fits.
+        references.most = 0;
+        assert_eq!(references.set(&one, names(&["x", "v", "w"])), []);
+        assert!(!references.is_left_out(&one));
+    }
+
+    #[test]
+    fn a_namespace_leaves_room_for_others() {
+        let mut references = References::new(1000);
+        let mut fill = |namespace: &str| {
+            let user = |number: usize| KindId::Pod.key(Name::new(namespace, &number.to_string()));
+            let fits = |number: &usize| {
+                references.set(&user(*number), names(&["x"]));
+                !references.is_left_out(&user(*number))
+            };
+            (0..1000).filter(fits).count()
+        };
+        assert_eq!(fill("greedy"), 800);
+        assert_eq!(fill("other"), 160);
     }
 
     #[test]

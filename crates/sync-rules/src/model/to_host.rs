@@ -325,6 +325,12 @@ pub trait ToHost: Sync {
         false
     }
 
+    /// Whether data is lost with the host object, so that it stays while it is not known what the tenant's object asks for: see [`Stored::is_cut`]. Only of
+    /// kinds whose host objects stay if the tenant's are denied.
+    fn holds_data(&self) -> bool {
+        false
+    }
+
     /// Whether a deletion in the tenant waits for the syncer, as a pod's waits for its kubelet.
     fn finishes_deletion(&self) -> bool {
         false

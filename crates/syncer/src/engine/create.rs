@@ -193,8 +193,8 @@ impl ObjectSync<'_> {
         }
         let most = most_references(cache.tenant.host_limits.bytes);
         let message = format!(
-            "the objects of this cluster name other objects, such as ConfigMaps and Secrets, more than {most} times, which is what \
-             spec.limits.hostBytes of its class has room for: the object is not on the host until they name fewer"
+            "there is no room for the names of other objects, such as ConfigMaps and Secrets, in this object: spec.limits.hostBytes of the class of this \
+             cluster has room for {most}, of which the objects of one namespace leave a part to others. The object is not on the host until they name fewer"
         );
         engine
             .record_event(&key, Level::Warning, QUOTA_EXCEEDED, &message)
@@ -291,9 +291,9 @@ impl ObjectSync<'_> {
     /// Why a prerequisite of this object cannot be synced, or not now.
     fn denial_of(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
-        let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
+        let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?;
         let rules = engine.cache.rules_to_host(key.kind)?;
-        let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
+        let is_denied = || needed.is_cut || rules.translate(&engine.cache, &key.name, &needed.object()).is_err();
         // A kind that is not listed yet is waited for.
         let unavailable = engine.find_unavailable_side(key.kind);
         let is_off = unavailable.is_some_and(|(_, why)| !why.is_unlisted());

@@ -11,6 +11,7 @@ use berth_sync_rules::{
     translation::sizes::count_bytes,
 };
 use serde_json::Value;
+use std::sync::Arc;
 
 impl Engine {
     /// Stores what a write returned, and adds the keys that depend on it.
@@ -20,6 +21,11 @@ impl Engine {
             Side::Tenant => kind.tenant,
             Side::Host => kind.host.map(|(_, spec)| spec),
         };
+        // Of an object with too much structure the watch keeps the metadata; the answer has all of it.
+        let is_cut = |known: Arc<Stored>| side == Side::Tenant && known.is_cut;
+        if self.cache.stores.of(side, id).get(name).is_some_and(is_cut) {
+            return;
+        }
         if let Some(spec) = spec {
             // Nobody asks for the size of a tenant's object.
             let bytes = if side == Side::Host { count_bytes(&object) } else { 0 };
@@ -41,7 +47,9 @@ impl Engine {
     ) {
         self.store_written(side, id, name, after);
         let store = self.cache.stores.of(side, id);
-        let Some(after) = store.get(name) else { return };
+        let Some(after) = store.get(name).filter(|after| !after.is_cut) else {
+            return;
+        };
         let object = after.object();
         let mut changes = patch;
         for counter in ["generation", "resourceVersion"] {
@@ -105,6 +113,23 @@ mod tests {
             patched("9", Some("x")),
         );
         assert!(!store.is_expected("s", 9), "somebody else has changed it as well");
+    }
+
+    #[tokio::test]
+    async fn of_a_cut_object_an_answer_keeps_no_more() {
+        let engine = engine();
+        let (name, id) = (Name::new("team", "train"), KindId::Pod);
+        let pod = |version: &str| json!({"metadata": {"name": "train", "namespace": "team", "uid": "t", "resourceVersion": version}});
+        let store = engine.cache.stores.tenant(id);
+        store.watched(name.clone(), Stored::from(pod("5")).cut());
+        let before = store.get(&name).unwrap().object();
+        let patch = json!({"metadata": {"uid": "t"}, "status": {"phase": "Failed"}});
+        let mut whole = pod("7");
+        whole["spec"] = json!({"containers": []});
+        whole["status"] = json!({"phase": "Failed"});
+        engine.store_patched(Side::Tenant, id, &name, (&before, patch), whole);
+        let known = store.get(&name).unwrap();
+        assert!(known.is_cut && known.version == 5 && !store.is_expected("t", 7));
     }
 
     #[tokio::test]

@@ -72,9 +72,8 @@ pub(super) async fn reconcile(
             .deletion
             .map(|deletion| deletion.with_grace_at_most(kind.max_grace(&engine.cache))),
         desired_state: schedule::desired_state(
-            // What it asks for is not known. What the host has of it must not be out of the reach of rules either.
             if stored.is_cut {
-                DesiredState::Absent
+                desired_state_of_cut(kind)
             } else {
                 kind.desired_state(&engine.cache, name, object)
             },
@@ -131,6 +130,16 @@ pub(super) async fn reconcile(
     result
 }
 
+/// What should be on the host for an object of which only the metadata is kept: what it asks for is not known. What the host has of it must not be out of
+/// the reach of rules either, but data that is gone does not come back when the object shrinks.
+fn desired_state_of_cut(kind: &dyn ToHost) -> DesiredState {
+    if kind.holds_data() {
+        DesiredState::Leave
+    } else {
+        DesiredState::Absent
+    }
+}
+
 impl ObjectSync<'_> {
     async fn act(
         &self,
@@ -146,7 +155,8 @@ impl ObjectSync<'_> {
         match (action, tenant, host) {
             (Action::Create, Some((stored, object)), _) => self.create(stored, object).await,
             (Action::Update, Some((stored, object)), Some(host)) => self.update(stored, object, host).await,
-            (Action::SyncStatus, Some((stored, object)), Some(host)) => {
+            // A status is made of both objects: without the rest of the tenant's, what is its own would be lost, or nothing end the writes.
+            (Action::SyncStatus, Some((stored, object)), Some(host)) if !stored.is_cut => {
                 self.sync_status(stored, object, &host.object(), false, &[]).await
             }
             (Action::Delete { .. }, _, Some(_)) if self.kind.is_needed_on_host(&self.engine.cache, self.name) => {
@@ -162,7 +172,7 @@ impl ObjectSync<'_> {
                 }
                 let deleted = self.delete(host, grace_seconds).await;
                 // After it, and whatever becomes of it: the tenant may refuse the status, or not answer.
-                if let Some((stored, object)) = tenant.filter(|_| report) {
+                if let Some((stored, object)) = tenant.filter(|(stored, _)| report && !stored.is_cut) {
                     let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
                     let deleted = deleted?;
                     return reported.map(|_| deleted);
@@ -306,6 +316,54 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_claim_with_too_much_structure_keeps_its_data() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (
+            &scripted.engine,
+            KindId::PersistentVolumeClaim,
+            Name::new("team", "data"),
+        );
+        for side in [Side::Tenant, Side::Host] {
+            let claim = json!({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
+            scripted.put(side, id, &name, claim);
+        }
+        engine.cache.update_dependents(Side::Tenant, id, &name);
+        let metadata = json!({"name": "data", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "8"});
+        let cut = Stored::from(json!({ "metadata": metadata })).cut();
+        engine.cache.stores.tenant(id).watched(name.clone(), cut);
+        engine.cache.update_dependents(Side::Tenant, id, &name);
+        let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
+        assert_eq!(outcome.unwrap().result, "nothing");
+        let host = scripted.calls("host ", "");
+        assert!(host.is_empty(), "{host:?}");
+        let mut tenant = scripted.calls("tenant ", "");
+        tenant.retain(|call| !call.contains("/events/"));
+        assert!(
+            tenant.is_empty(),
+            "no status is made of a part of the claim: {tenant:?}"
+        );
+        let volume = KindId::PersistentVolume.key(Name::new("", "pv-1"));
+        assert!(engine.cache.references().is_used(&volume), "the tenant keeps it");
+    }
+
+    #[tokio::test]
+    async fn a_pod_says_that_what_it_needs_has_too_much_structure() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
+        let metadata = json!({"name": "c", "namespace": "team", "uid": "c", "resourceVersion": "5"});
+        let needed = Stored::from(json!({ "metadata": metadata })).cut();
+        let config_maps = engine.cache.stores.tenant(KindId::ConfigMap);
+        config_maps.watched(Name::new("team", "c"), needed);
+        let volume = json!({"name": "c", "configMap": {"name": "c"}});
+        let spec = json!({"containers": [{"name": "main", "image": "a:1"}], "volumes": [volume]});
+        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+        engine.cache.update_dependents(Side::Tenant, id, &name);
+        let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
+        assert_eq!(outcome.unwrap().result, "waiting");
+        assert_eq!(scripted.calls("tenant PATCH", "/pods/a/status").len(), 1);
+    }
+
+    #[tokio::test]
     async fn what_names_more_than_there_is_room_for_waits() {
         let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
         let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
@@ -321,14 +379,17 @@ mod tests {
             kind: KindId::Secret,
             name: Name::new("team", "s"),
         };
-        *engine.cache.references() = References::new(1);
+        *engine.cache.references() = References::new(2);
         engine.cache.references().set(&other, [target].into());
         engine.cache.update_dependents(Side::Tenant, id, &name);
         assert_eq!(reconcile().await, "no room for what it names");
+        assert!(engine.cache.knows_all_users(), "it uses nothing on the host");
+        scripted.put(Side::Host, id, &name, json!({"spec": {}}));
         assert!(
             !engine.cache.knows_all_users(),
             "nothing leaves the host because nobody uses it"
         );
+        engine.cache.stores.host(id).forget(&name);
         let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert_eq!(events.len(), 1);
         engine.cache.references().set(&other, BTreeSet::new());

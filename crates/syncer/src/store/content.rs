@@ -3,7 +3,7 @@
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor},
+    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor},
 };
 use serde_json::{Map, Value};
 use std::fmt;
@@ -30,9 +30,28 @@ pub(crate) enum Parts {
     SpecFields(&'static [&'static str]),
     /// Only the metadata.
     Metadata,
-    /// Only the metadata without owners, of which there may be any number: what is left of an object with too much structure.
+    /// Only what says which object it is and whether it is deleted, and few of its labels, annotations and finalizers: what is left of an object with too
+    /// much structure. All of these can be what it has too much of.
     Cut,
 }
+
+/// What is parsed of the metadata of an object that is cut.
+const IN_CUT: &[&str] = &[
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "labels",
+    "name",
+    "namespace",
+    "resourceVersion",
+    "uid",
+];
+
+/// Most labels, annotations and finalizers each that are parsed of an object that is cut.
+const MOST_IN_CUT: usize = 1000;
 
 impl Parts {
     /// These parts of an object with this JSON text; null if the text is no object.
@@ -49,11 +68,12 @@ impl Parts {
     fn leave_out(self, level: Level, field: &str) -> bool {
         match (level, self) {
             (Level::Object, Self::Metadata | Self::Cut) => field != "metadata",
-            (Level::Metadata, Self::Cut) => matches!(field, "managedFields" | "ownerReferences"),
+            (Level::Metadata, Self::Cut) => !IN_CUT.contains(&field),
             (Level::Metadata, _) => field == "managedFields",
             (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
             (Level::Object, Self::All | Self::SpecFields(_))
-            | (Level::Spec, Self::All | Self::Metadata | Self::Cut) => false,
+            | (Level::Spec, Self::All | Self::Metadata | Self::Cut)
+            | (Level::Few, _) => false,
         }
     }
 }
@@ -64,9 +84,11 @@ enum Level {
     Object,
     Metadata,
     Spec,
+    /// Entries of a map or a list, of which [`MOST_IN_CUT`] are read.
+    Few,
 }
 
-/// Reads an object, its metadata or its spec.
+/// Reads an object, its metadata or its spec, or few entries of a map or a list.
 #[derive(Clone, Copy)]
 struct Fields {
     level: Level,
@@ -79,6 +101,7 @@ impl Fields {
         let level = match (self.level, field) {
             (Level::Object, "metadata") => Level::Metadata,
             (Level::Object, "spec") if matches!(self.parts, Parts::SpecFields(_)) => Level::Spec,
+            (Level::Metadata, "annotations" | "finalizers" | "labels") if self.parts == Parts::Cut => Level::Few,
             _ => return None,
         };
         Some(Self { level, ..self })
@@ -103,7 +126,8 @@ impl<'de> Visitor<'de> for Fields {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
-            if self.parts.leave_out(self.level, &key) {
+            let is_beyond = self.level == Level::Few && object.len() >= MOST_IN_CUT;
+            if is_beyond || self.parts.leave_out(self.level, &key) {
                 fields.next_value::<IgnoredAny>()?;
             } else if let Some(inner) = self.within(&key) {
                 let value = fields.next_value_seed(inner)?;
@@ -113,6 +137,22 @@ impl<'de> Visitor<'de> for Fields {
             }
         }
         Ok(Value::Object(object))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        if self.level != Level::Few {
+            return Err(Error::invalid_type(Unexpected::Seq, &self));
+        }
+        let mut kept = Vec::new();
+        while kept.len() < MOST_IN_CUT
+            && let Some(item) = items.next_element::<Value>()?
+        {
+            kept.push(item);
+        }
+        if kept.len() == MOST_IN_CUT {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+        }
+        Ok(kept.into())
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {
@@ -148,6 +188,26 @@ mod tests {
         assert_eq!(Parts::Metadata.parse(&text), json!({"metadata": metadata}));
         let text = r#"{"metadata":{"ownerReferences":[{}],"managedFields":[],"name":"a"},"spec":{}}"#;
         assert_eq!(Parts::Cut.parse(text), json!({"metadata": {"name": "a"}}));
+    }
+
+    #[test]
+    fn of_a_cut_object_few_labels_and_finalizers_are_parsed() {
+        let entries = |number: usize| -> Map<String, Value> {
+            let names = (0..number).map(|entry| (format!("a{entry:05}"), Value::from("")));
+            names.collect()
+        };
+        for (number, kept) in [(0, 0), (MOST_IN_CUT, MOST_IN_CUT), (3 * MOST_IN_CUT, MOST_IN_CUT)] {
+            let finalizers = vec!["example.com/a"; number];
+            let text = json!({
+                "metadata": {"annotations": entries(number), "finalizers": finalizers, "labels": entries(number), "name": "a"},
+                "spec": {},
+            });
+            let metadata = &Parts::Cut.parse(&text.to_string())["metadata"];
+            assert_eq!(metadata["annotations"], Value::from(entries(kept)));
+            assert_eq!(metadata["labels"], Value::from(entries(kept)));
+            assert_eq!(metadata["finalizers"], json!(vec!["example.com/a"; kept]));
+            assert_eq!(metadata["name"], "a", "what comes after them is read");
+        }
     }
 
     #[test]

@@ -274,15 +274,8 @@ fn keep<const METADATA_ONLY: bool>(
         bytes = bytes.saturating_add(content_bytes(&json));
     }
     (spec.trim)(&mut json);
-    let stored = Stored::from(json).of_bytes(bytes);
-    Some((
-        name,
-        if is_cut {
-            stored.cut()
-        } else {
-            stored.of_tree_bytes(tree_bytes)
-        },
-    ))
+    let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(tree_bytes);
+    Some((name, if is_cut { stored.cut() } else { stored }))
 }
 
 /// Memory that the tree of an object of this watch may take. The host is the platform's, and what servers of the tenant's own list has

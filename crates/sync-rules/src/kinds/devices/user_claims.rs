@@ -17,8 +17,18 @@ pub fn is_held(cache: &Cache, claim: &Name) -> bool {
         let host = cache.stores.host(KindId::Pod).get(&pod.name);
         host.is_some_and(|host| !host.has_node)
     };
+    if !is_missing(cache, claim) {
+        return false;
+    }
     let target = KindId::ResourceClaim.key(claim.clone());
-    is_missing(cache, claim) && cache.references().users_that_are_pods(&target).any(waits)
+    let references = cache.references();
+    references.users_that_are_pods(&target).any(waits)
+        || references.has_left_out(|user| may_name(user, claim) && waits(user))
+}
+
+/// Whether an object for whose references there is no room is a pod that may name the claim.
+fn may_name(user: &Key, claim: &Name) -> bool {
+    user.kind == KindId::Pod && user.name.namespace == claim.namespace
 }
 
 /// Whether one of the claims that a pod names is not on the host, but could be: a host pod of it that waits for a node is to be replaced.
@@ -33,7 +43,11 @@ pub fn find_pods(cache: &Cache, claim: &Name) -> Vec<Key> {
     if !is_missing(cache, claim) {
         return Vec::new();
     }
-    cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaim.key(claim.clone()))
+    let mut pods = cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaim.key(claim.clone()));
+    let mut unknown = cache.references().left_out();
+    unknown.retain(|user| may_name(user, claim));
+    pods.append(&mut unknown);
+    pods
 }
 
 /// Whether limits hold and the tenant has a claim that the host does not have: only one of the same name, or none.
@@ -51,6 +65,7 @@ mod tests {
     use crate::{
         model::{
             DesiredState,
+            references::References,
             resource::Side,
             store::Stored,
             tenant::{UserRules, test_tenant},
@@ -126,6 +141,20 @@ mod tests {
         // It was created, and then the pod.
         put_claim(&cache, Side::Host, "new");
         put_host_pod(&cache, None);
+        assert_eq!(desired(&cache), (DesiredState::Sync, DesiredState::Sync));
+    }
+
+    #[test]
+    fn a_replaced_claim_waits_for_pods_for_whose_references_there_is_no_room() {
+        let cache = cache(true);
+        cache.stores.host(KindId::ResourceClaim).forget(&Name::new("ml", "c"));
+        *cache.references() = References::new(0);
+        let pod = KindId::Pod.key(Name::new("ml", "p"));
+        cache.update_dependents(Side::Tenant, KindId::Pod, &pod.name);
+        assert_eq!(desired(&cache), (DesiredState::Absent, DesiredState::Absent));
+        let keys = cache.update_dependents(Side::Tenant, KindId::ResourceClaim, &Name::new("ml", "c"));
+        assert!(keys.contains(&pod));
+        cache.stores.host(KindId::Pod).forget(&pod.name);
         assert_eq!(desired(&cache), (DesiredState::Sync, DesiredState::Sync));
     }
 

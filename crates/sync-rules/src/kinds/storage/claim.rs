@@ -237,6 +237,10 @@ impl ToHost for Claims {
         writes
     }
 
+    fn holds_data(&self) -> bool {
+        true
+    }
+
     fn lost_status(
         &self,
         _cache: &Cache,

@@ -152,6 +152,10 @@ impl ToHost for Snapshots {
         writes
     }
 
+    fn holds_data(&self) -> bool {
+        true
+    }
+
     fn lost_status(
         &self,
         _cache: &Cache,
