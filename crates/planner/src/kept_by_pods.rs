@@ -11,6 +11,7 @@ impl PlanningPass<'_> {
             let is_kept = node.object.kept_by_pods && node.is_serving() && node.group.is_some();
             if is_kept && self.decisions[at] == Decision::Undecided {
                 self.decisions[at] = Decision::Needed;
+                self.kept_by_pods.insert(at);
                 // Nobody counts on it, however long it is idle.
                 self.incoming.remove(at);
             }

@@ -28,7 +28,17 @@ impl PlanningPass<'_> {
                 unmet.push(of_tenant);
             }
         }
+        // Nodes on their way go first to those that get all that they lack, as free nodes do. Otherwise one that cannot be met takes what
+        // was reclaimed for another, for which more is reclaimed then.
+        let (mut later, is_single) = (Vec::new(), unmet.len() == 1);
         for of_tenant in unmet {
+            if is_single || self.can_be_met(&of_tenant, depth) {
+                self.wait_for_minimums(&of_tenant, depth);
+            } else {
+                later.push(of_tenant);
+            }
+        }
+        for of_tenant in later {
             self.wait_for_minimums(&of_tenant, depth);
         }
         for group in 0..self.groups.len() {
@@ -52,7 +62,7 @@ impl PlanningPass<'_> {
         lacking.retain(|(_, missing)| *missing > 0);
         if let Some(depth) = depth.filter(|_| !lacking.is_empty()) {
             let tenant = self.view.node_groups[groups.start].tenant;
-            let covered = self.tree.nominal_quota_left_at(tenant, depth) / self.view.usual_node_gpus();
+            let covered = self.tree.nominal_quota_left_at(tenant, depth) / self.view.usual_node_gpus;
             let mut left = u32::try_from(covered).unwrap_or(u32::MAX);
             for (_, missing) in &mut lacking {
                 *missing = left.min(*missing);
@@ -182,6 +192,38 @@ impl PlanningPass<'_> {
         }
     }
 
+    /// Whether all nodes that groups of a tenant lack are free, on their way, or can be reclaimed.
+    fn can_be_met(&mut self, groups: &Range<usize>, depth: Option<usize>) -> bool {
+        let lacking = self.list_lacking_nodes(groups, depth);
+        let Some((group, _)) = lacking.first().copied() else {
+            return true;
+        };
+        let missing: u32 = lacking.iter().map(|(_, missing)| missing).sum();
+        let tenant = self.view.node_groups[group].tenant;
+        let free = self.find_free_nodes(group, missing);
+        let (mut left, mut gpus, mut assumed) = (missing as usize, 0_u64, Vec::new());
+        for at in free.into_iter().chain(self.incoming.list_all()) {
+            if left == 0 {
+                break;
+            }
+            let more = gpus + self.view.gpus(at);
+            let is_in_step = depth.is_none_or(|depth| self.tree.is_within_nominal_quota_at(tenant, depth, more));
+            if !is_in_step || !self.may_be_for_minimum(at, group) {
+                continue;
+            }
+            (left, gpus) = (left - 1, more);
+            if self.is_idle_too_long(at) && self.decisions[at] == Decision::Undecided {
+                self.assume_released(at);
+                assumed.push(at);
+            }
+        }
+        let can_be_met = left == 0 || depth.is_some() && self.find_victims_for_minimum(tenant, left, gpus).is_some();
+        for node in assumed.iter().rev() {
+            self.undo_assumption(*node);
+        }
+        can_be_met
+    }
+
     fn cancel_incomplete_reservations(&mut self, group: usize) {
         let staying = self.groups[group].staying;
         for at in self.view.node_groups[group].nodes.clone() {
@@ -233,8 +275,31 @@ impl PlanningPass<'_> {
         if missing == 0 {
             return;
         }
+        let Some(taken) = self.find_victims_for_minimum(tenant, missing, 0) else {
+            return;
+        };
+        // A minimum that waits before these would get them instead once they are on their way, and others would be reclaimed.
+        for at in &taken {
+            let first = self.find_minimum_for(*at);
+            if first.is_some_and(|minimum| !groups.contains(&self.unmet_minimums[minimum].0)) {
+                return;
+            }
+        }
+        for node in taken {
+            let mut unmet = self.unmet_minimums.iter();
+            let Some(minimum) = unmet.position(|(group, _)| groups.contains(group)) else {
+                return;
+            };
+            self.reclaim_for_minimum(node, self.unmet_minimums[minimum].0);
+            self.pass_to_minimum(minimum, node);
+        }
+    }
+
+    /// Finds borrowed nodes to reclaim for as many nodes that a tenant lacks of minimums within a nominal quota; `None`: there are not
+    /// enough. `coming`: GPUs of nodes that it gets besides and that are not kept for it yet.
+    fn find_victims_for_minimum(&mut self, tenant: usize, missing: usize, coming: u64) -> Option<Vec<usize>> {
         self.list_victims();
-        let (mut taken, mut gpus) = (Vec::new(), 0);
+        let (mut taken, mut gpus) = (Vec::new(), coming);
         while taken.len() < missing {
             let Some(node) = self.choose_victim_for_minimum(tenant, gpus) else {
                 break;
@@ -250,14 +315,7 @@ impl PlanningPass<'_> {
         for node in taken.iter().rev() {
             self.undo_assumption(*node);
         }
-        for node in taken.into_iter().filter(|_| is_allowed) {
-            let mut unmet = self.unmet_minimums.iter();
-            let Some(minimum) = unmet.position(|(group, _)| groups.contains(group)) else {
-                return;
-            };
-            self.reclaim_for_minimum(node, self.unmet_minimums[minimum].0);
-            self.pass_to_minimum(minimum, node);
-        }
+        is_allowed.then_some(taken)
     }
 
     /// Whether the minimum of a group may have a node that is free, or will be: others lend it, and no quota is in the way.
@@ -318,7 +376,7 @@ impl PlanningPass<'_> {
         if depth.is_none() || self.view.pool.reclaim == Reclaim::Never {
             return 0;
         }
-        let nodes = self.tree.minimum_gpus_owed_to(tenant) / self.view.usual_node_gpus();
+        let nodes = self.tree.minimum_gpus_owed_to(tenant) / self.view.usual_node_gpus;
         usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 

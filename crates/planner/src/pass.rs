@@ -128,6 +128,8 @@ pub(crate) struct PlanningPass<'a> {
     pub unused: HashMap<usize, UnusedNodes>,
     /// The quota of each tenant that shares its pauses with the others of this quota.
     pub sharing: HashMap<usize, &'a str>,
+    /// Idle nodes that only pods keep which use none of their devices. No request counts on them.
+    pub kept_by_pods: BTreeSet<usize>,
     /// Nodes whose request also waits for a node that is not ready, or not free yet.
     pub awaited: Vec<bool>,
     /// Requests for which no node was free, or none that others lend, in the order in which they were served.
@@ -167,6 +169,7 @@ impl<'a> PlanningPass<'a> {
             victims: None,
             unused: HashMap::new(),
             sharing: HashMap::new(),
+            kept_by_pods: BTreeSet::new(),
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
             offered: BTreeSet::new(),

@@ -109,6 +109,7 @@ impl PlanningPass<'_> {
             if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
                 known.1 = free;
             }
+            self.kept_by_pods.remove(&node);
             if self.decisions[node] == Decision::Undecided {
                 self.decisions[node] = Decision::Needed;
                 // Nobody counts on it any more, however long it is idle.

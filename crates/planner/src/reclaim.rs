@@ -15,7 +15,7 @@ impl<'a> PlanningPass<'a> {
     }
 
     /// Lists nodes that may be reclaimed, by group: first idle ones, then those with the lowest priority, then those of the
-    /// smallest gang, then the emptiest, then the youngest.
+    /// smallest gang, then the emptiest, then the youngest. Those that requests of their group count on go last.
     pub fn list_victims(&mut self) {
         if self.victims.is_some() {
             return;
@@ -86,7 +86,7 @@ impl<'a> PlanningPass<'a> {
                 gang(*at),
                 node.object.pods,
             );
-            let is_needed = self.decisions[*at] == Decision::Needed;
+            let is_needed = self.decisions[*at] == Decision::Needed && !self.kept_by_pods.contains(at);
             (is_needed, use_of_it, Reverse(since), Reverse(*at))
         });
         list

@@ -3,6 +3,7 @@
 
 use crate::load::Load;
 use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One pool: its nodes, and the node groups that request them.
@@ -20,6 +21,8 @@ pub(crate) struct View<'a> {
     pub requests: Vec<Request<'a>>,
     /// Numbers of resources.
     pub resources: HashMap<&'a str, usize>,
+    /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
+    pub usual_node_gpus: u64,
 }
 
 impl View<'_> {
@@ -62,16 +65,6 @@ impl View<'_> {
     /// Capacity of a node when it is empty.
     pub fn capacity(&self, node: usize) -> &[u64] {
         &self.kinds[self.nodes[node].kind].capacity
-    }
-
-    /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
-    pub fn usual_node_gpus(&self) -> u64 {
-        let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
-        for node in &self.nodes {
-            *nodes.entry(node.gpus).or_default() += 1;
-        }
-        let usual = nodes.into_iter().max_by_key(|(_, count)| *count);
-        usual.map_or(1, |(gpus, _)| gpus)
     }
 
     pub fn smallest_node_gpus(&self) -> u64 {
@@ -274,6 +267,7 @@ impl<'a> Catalog<'a> {
         View {
             now,
             pool,
+            usual_node_gpus: find_usual_gpus(&nodes),
             nodes,
             kinds,
             domains,
@@ -295,6 +289,16 @@ impl<'a> Catalog<'a> {
         });
         groups.collect()
     }
+}
+
+/// GPUs that most nodes count for. Of sizes that are as frequent it is the smallest: a node can only count for more than it has.
+fn find_usual_gpus(nodes: &[PoolNode<'_>]) -> u64 {
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    for node in nodes {
+        *counts.entry(node.gpus).or_default() += 1;
+    }
+    let usual = counts.into_iter().max_by_key(|(gpus, count)| (*count, Reverse(*gpus)));
+    usual.map_or(1, |(gpus, _)| gpus)
 }
 
 fn list_domains<'a>(pool: &Pool, nodes: &[&'a Node]) -> Vec<&'a str> {

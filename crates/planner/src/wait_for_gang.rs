@@ -238,13 +238,15 @@ impl PlanningPass<'_> {
             let minimums = self.count_of_minimums(&candidate.1);
             let key = [minimums, borrowed, incoming, free, domain];
             let is_better = candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other);
-            if is_better && !self.are_kept_for_first(&candidate.1) {
+            // Each of the nodes may be reclaimed, but perhaps not all of them.
+            if is_better
+                && !self.are_kept_for_first(&candidate.1)
+                && self.may_reclaim_all(request, &candidate.0, &candidate.1)
+            {
                 best = Some((key, candidate));
             }
         }
-        let (_, (placement, later)) = best?;
-        self.may_reclaim_all(request, &placement, &later)
-            .then_some((placement, later))
+        best.map(|(_, candidate)| candidate)
     }
 
     /// Free, incoming and borrowed nodes of each domain.

@@ -125,14 +125,13 @@ impl PlanningPass<'_> {
         let whole = |_: usize| Some(vec![1; self.view.whole_nodes(1).parts[0].each.len()]);
         let own = |at: usize| self.view.nodes[at].group == Some(group);
         let existing = pass.existing.clone();
-        Self::count_on(pass, &mut load, &existing.coming, |at| !own(at), whole);
+        pass.count_on(&mut load, &existing.coming, |at| !own(at), whole);
         let count = load.count();
-        let gpus = self.smallest_new_node_gpus(&pass.limits);
         // Quotas count a node as it will be.
-        let gpus = gpus.max(self.view.pool.least_gpus);
+        let gpus = self.smallest_new_node_gpus(&pass.limits).max(self.view.pool.least_gpus);
         let unassigned = self.unassigned_node_gpus(&pass.limits);
-        Self::count_on(pass, &mut load, &existing.free, |_| true, whole);
-        Self::count_on(pass, &mut load, &existing.starting, |_| true, whole);
+        pass.count_on(&mut load, &existing.free, |_| true, whole);
+        pass.count_on(&mut load, &existing.starting, |_| true, whole);
         let new = load.count();
         let of = &self.view.node_groups[group];
         let exceeded = self.tree.exceeded_limit(of.tenant, gpus * u64::from(count));
@@ -164,7 +163,7 @@ impl PlanningPass<'_> {
         let matching = |at: usize| self.matches(request, at);
         let existing = pass.existing.clone();
         let incoming = |at: usize| !self.is_own(request, at) && matching(at);
-        Self::count_on(pass, &mut load, &existing.coming, incoming, capacity);
+        pass.count_on(&mut load, &existing.coming, incoming, capacity);
         let new_node = self.choose_new_node(request, &load, &pass.limits);
         if new_node.capacity.is_none() {
             // The first new node shows how large nodes are. Until then each pod counts as a node, and the group may not have more
@@ -177,14 +176,8 @@ impl PlanningPass<'_> {
         }
         let pods = load.clone();
         let needed = new_node.count_for(&load);
-        Self::count_on(pass, &mut load, &existing.free, matching, capacity);
-        Self::count_on(
-            pass,
-            &mut load,
-            &existing.starting,
-            |_| true,
-            |_| new_node.capacity.clone(),
-        );
+        pass.count_on(&mut load, &existing.free, matching, capacity);
+        pass.count_on(&mut load, &existing.starting, |_| true, |_| new_node.capacity.clone());
         let new = new_node.count_for(&load);
         let gpus = if new_node.capacity.is_some() {
             new_node.gpus.saturating_mul(needed.into())
@@ -231,14 +224,8 @@ impl PlanningPass<'_> {
         let capacity = |at: usize| Some(self.view.capacity(at).to_vec());
         let existing = pass.existing.clone();
         let matching = |at: usize| self.matches(request, at);
-        Self::count_on(pass, &mut load, &existing.free, matching, capacity);
-        Self::count_on(
-            pass,
-            &mut load,
-            &existing.starting,
-            |_| true,
-            |_| new_node.capacity.clone(),
-        );
+        pass.count_on(&mut load, &existing.free, matching, capacity);
+        pass.count_on(&mut load, &existing.starting, |_| true, |_| new_node.capacity.clone());
         let earmarked = self.groups[group].earmarked;
         let mut new = 0;
         while !load.is_empty() {
@@ -311,29 +298,6 @@ impl PlanningPass<'_> {
         pod_sets.collect()
     }
 
-    /// Places a load on those of `nodes` that no other listed request counts on.
-    fn count_on(
-        pass: &mut ScaleUpPass,
-        load: &mut Load,
-        nodes: &[usize],
-        which: impl Fn(usize) -> bool,
-        capacity: impl Fn(usize) -> Option<Vec<u64>>,
-    ) {
-        for at in nodes.iter().copied() {
-            if load.is_empty() {
-                return;
-            }
-            if pass.used[at] || !which(at) {
-                continue;
-            }
-            let placed = match capacity(at) {
-                Some(mut capacity) => load.place(&mut capacity),
-                None => load.place_one(),
-            };
-            pass.used[at] = placed > 0;
-        }
-    }
-
     fn is_unclaimed_incoming(&self, at: usize) -> bool {
         self.incoming.contains(at) && matches!(self.decisions[at], Decision::Undecided)
     }
@@ -369,6 +333,29 @@ impl PlanningPass<'_> {
 }
 
 impl ScaleUpPass {
+    /// Places a load on those of `nodes` that no other listed request counts on.
+    fn count_on(
+        &mut self,
+        load: &mut Load,
+        nodes: &[usize],
+        which: impl Fn(usize) -> bool,
+        capacity: impl Fn(usize) -> Option<Vec<u64>>,
+    ) {
+        for at in nodes.iter().copied() {
+            if load.is_empty() {
+                return;
+            }
+            if self.used[at] || !which(at) {
+                continue;
+            }
+            let placed = match capacity(at) {
+                Some(mut capacity) => load.place(&mut capacity),
+                None => load.place_one(),
+            };
+            self.used[at] = placed > 0;
+        }
+    }
+
     fn note_max_pods(&mut self) {
         let max_pods = self.limits.max_pods.unwrap_or_default();
         self.note_bound(ScaleUpBound::MaxPods { max_pods });

@@ -29,8 +29,8 @@ impl<'a> Tree<'a> {
         self.is_beyond_nominal_quotas(claimant, holder, gpus, |branch| branch.used)
     }
 
-    /// The same for a node that a group of its holder has as its minimum. Each nominal quota covers minimums first: other nodes of the
-    /// holder's side, which may be reclaimed a little later, make no minimum borrowed.
+    /// The same for a node that a group of its holder has as its minimum. Each nominal quota covers minimums first, and what the quotas
+    /// below it grant: other nodes of the holder's side, which may be reclaimed a little later, make no minimum borrowed.
     pub fn is_minimum_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
         self.is_beyond_nominal_quotas(claimant, holder, gpus, |branch| branch.minimum)
     }

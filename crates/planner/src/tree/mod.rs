@@ -42,8 +42,11 @@ struct Branch<'a> {
     limits: Vec<Limit<'a>>,
     /// GPUs held, reserved and kept for requests.
     used: u64,
-    /// The part of it that node groups have as their minimum. A nominal quota covers this part first.
+    /// The part of it that its nominal quota covers first: what a tenant's node groups have as their minimums; of a quota, what is
+    /// `firm` in those below it.
     minimum: u64,
+    /// What the nominal quota of the branch above covers first: its `minimum`, and all that is within its own nominal quota.
+    firm: u64,
     /// GPUs of cordoned nodes, which are no longer counted as used.
     leaving: u64,
     /// GPUs of nodes that cannot be kept, and on which pods may still run.
@@ -139,20 +142,40 @@ impl<'a> Tree<'a> {
 
     pub fn add_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used += gpus);
+        self.count_firm(tenant);
     }
 
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
+        self.count_firm(tenant);
     }
 
     /// Counts GPUs in use as a part of a minimum.
     pub fn add_minimum(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.minimum += gpus);
+        let leaf = self.paths[tenant][0];
+        self.branches[leaf].minimum += gpus;
+        self.count_firm(tenant);
     }
 
     /// Counts GPUs as no part of a minimum any more.
     pub fn remove_minimum(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.minimum = branch.minimum.saturating_sub(gpus));
+        let leaf = &mut self.branches[self.paths[tenant][0]];
+        leaf.minimum = leaf.minimum.saturating_sub(gpus);
+        self.count_firm(tenant);
+    }
+
+    /// Counts again what nominal quotas cover first, from a tenant upwards.
+    fn count_firm(&mut self, tenant: usize) {
+        let mut path = self.paths[tenant].iter().copied().peekable();
+        while let Some(number) = path.next() {
+            let branch = &mut self.branches[number];
+            let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
+            let before = std::mem::replace(&mut branch.firm, firm);
+            if let Some(above) = path.peek() {
+                let above = &mut self.branches[*above];
+                above.minimum = above.minimum + firm - before;
+            }
+        }
     }
 
     /// GPUs of a node that is cordoned but still there.
@@ -319,6 +342,7 @@ impl<'a> Branch<'a> {
             limits: Vec::new(),
             used: 0,
             minimum: 0,
+            firm: 0,
             leaving: 0,
             draining: 0,
         }

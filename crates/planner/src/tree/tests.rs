@@ -219,6 +219,36 @@ fn a_nominal_quota_covers_minimums_first() {
 }
 
 #[test]
+fn what_the_quota_of_another_team_grants_comes_before_a_minimum_beyond_its_own() {
+    let quotas = [
+        quota("org", "", 16, None),
+        quota("red", "org", 16, None),
+        quota("blue", "org", 0, None),
+        quota("other", "", 16, None),
+    ];
+    let tenants = [tenant("a", "red", 1), tenant("b", "blue", 1), tenant("c", "other", 1)];
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    tree.add_used(1, 16);
+    tree.add_minimum(1, 16);
+    assert!(
+        !tree.is_minimum_borrowed(2, 1, 8),
+        "the organization's nominal quota covers it"
+    );
+    tree.add_used(0, 8);
+    assert!(tree.is_minimum_borrowed(2, 1, 8) && !tree.is_minimum_borrowed(2, 1, 9));
+    assert!(!tree.is_borrowed(2, 0, 8), "red is within its own");
+    assert_eq!(tree.minimum_gpus_owed_to(2), 8);
+    tree.add_used(0, 24);
+    assert!(
+        tree.is_minimum_borrowed(2, 1, 16) && !tree.is_minimum_borrowed(2, 1, 17),
+        "16 of them"
+    );
+    tree.remove_used(0, 32);
+    tree.remove_minimum(1, 8);
+    assert_eq!((tree.minimum_gpus_owed_to(2), tree.borrowed_minimum_gpus(1)), (0, 8));
+}
+
+#[test]
 fn a_minimum_is_borrowed_only_if_others_have_a_nominal_quota() {
     let own = quota("own", "", 8, None);
     let (quotas, tenants) = ([own], [tenant("a", "own", 1), tenant("b", "", 1)]);

@@ -40,6 +40,18 @@ fn they_go_to_others_that_lack_them_after_the_time_of_nodes_that_no_pod_uses() {
 }
 
 #[test]
+fn they_are_reclaimed_before_nodes_in_use() {
+    let text = KEPT
+        .replace("node n1..n2", "node n2 a/g used=8 age=1500\nnode n1")
+        .replace("tenant b", "quota b nominal=8\ntenant b quota=b");
+    let mut fleet = read_fleet(&text);
+    let made = advance(&mut fleet);
+    let nodes: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
+    assert_eq!(nodes, ["n1"], "{}", describe(&made));
+    assert_eq!(advance(&mut fleet).actions, []);
+}
+
+#[test]
 fn they_stay_for_the_minimum_of_their_group() {
     let mut fleet = read_fleet(&KEPT.replace("a/g h100 0..8", "a/g h100 2..8"));
     for _ in 0..3 {

@@ -175,6 +175,88 @@ fn private_nodes_are_never_reclaimed_where_nobody_has_a_nominal_quota() {
 }
 
 #[test]
+fn private_nodes_stay_where_nobody_else_is_owed_nodes_of_their_pool() {
+    let fleet = |quotas: &str| {
+        format!(
+            "{quotas}
+            tenant p quota=p
+            group p/private h100 4..4
+            tenant u quota=u
+            group u/g h100 0..8
+            demand u/g urgent 4x8 prio=100 since=7200
+            node n1..n4 p/private used=8 age=7200"
+        )
+    };
+    let pool = "pool h100 gpus=8 product=H100 grace=300";
+    let cases = [
+        ("no quota", pool.to_owned()),
+        (
+            "in another pool",
+            format!("pool l40s gpus=8\nquota p\nquota u nominal=32\n{pool}"),
+        ),
+        (
+            "a limit of several pools",
+            format!("{pool}\nquota p total=64\nquota u total=64 product-limit=H100:32"),
+        ),
+        (
+            "only above both",
+            format!("{pool}\nquota org nominal=16\nquota p parent=org\nquota u parent=org"),
+        ),
+        (
+            "above the holder",
+            format!("{pool}\nquota org nominal=32\nquota p parent=org\nquota u nominal=32"),
+        ),
+    ];
+    for (case, quotas) in cases {
+        assert_eq!(reclaimed_in(&fleet(&quotas)), [""; 0], "{case}");
+    }
+    let inside = format!("{pool}\nquota org nominal=32\nquota p parent=org\nquota u nominal=8 parent=org");
+    assert_eq!(reclaimed_in(&fleet(&inside)), ["n4"], "the other Project has its own");
+}
+
+#[test]
+fn what_another_project_is_granted_comes_before_a_minimum_beyond_nominal_quotas() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota org nominal=16
+        quota red nominal=16 parent=org
+        quota blue parent=org
+        quota other nominal=16
+        tenant r quota=red
+        group r/g h100 0..8
+        tenant b quota=blue
+        group b/private h100 2..2
+        tenant o quota=other
+        group o/g h100 0..8
+        demand o/g job 2x8 since=60
+        node n1..n2 r/g used=8 age=7200
+        node n3..n4 b/private used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text), ["n3", "n4"], "red has all of the organization's");
+    let half = text.replace("node n1..n2", "node n1");
+    assert_eq!(reclaimed_in(&half), ["n4"], "red leaves one node");
+}
+
+#[test]
+fn a_gang_takes_another_domain_if_it_may_not_have_all_nodes_of_the_first() {
+    let text = "
+        pool h100 gpus=8 domains grace=300
+        quota a nominal=8
+        quota b nominal=16
+        tenant a quota=a
+        group a/private h100 2..2
+        tenant c
+        group c/private h100 2..2
+        tenant b quota=b
+        group b/g h100 0..8
+        demand b/g job 2x8 gang single-domain since=60
+        node n1..n2 rack=r1 a/private used=8 age=7200
+        node n3..n4 rack=r2 c/private used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text), ["n3", "n4"]);
+}
+
+#[test]
 fn nodes_of_minimums_are_reclaimed_last() {
     let text = "
         pool h100 gpus=8 grace=300 hold=600
@@ -235,6 +317,52 @@ fn a_minimum_within_a_nominal_quota_reclaims_what_others_borrowed() {
     }
     let paused = text.replace("tenant b quota=b", "tenant b quota=b unused=h100:2");
     assert_eq!(plan(&read_fleet(&paused)).actions, [], "it left nodes unused");
+}
+
+#[test]
+fn a_minimum_that_cannot_be_met_takes_no_node_that_is_reclaimed_for_another() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota o nominal=40
+        quota t nominal=16
+        quota d nominal=16
+        tenant o quota=o
+        group o/private h100 5..5
+        tenant t quota=t
+        group t/private h100 2..2
+        tenant d quota=d
+        group d/g h100 0..8
+        tenant b
+        group b/g h100 0..8
+        node n1..n4 b/g used=8 age=7200
+        node n5..n6 d/g used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text), ["n3", "n4"], "o lacks five");
+    assert_eq!(
+        reclaimed_in(&text.replace("5..5", "4..4")),
+        ["n1", "n2", "n3", "n4"],
+        "the oldest"
+    );
+    let deeper = text.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above");
+    assert_eq!(reclaimed_in(&deeper), [""; 0], "o would get them first");
+}
+
+#[test]
+fn a_node_that_reports_more_gpus_does_not_change_what_a_nominal_quota_covers() {
+    let text = "
+        pool h100 gpus=8
+        quota a nominal=8
+        quota b nominal=24
+        tenant a quota=a
+        group a/private h100 1..1
+        tenant b quota=b
+        group b/g h100 0..8
+        demand b/g job 1x8 since=60
+        node n1 free
+        node n2 b/g gpus=16 used=16 age=7200
+    ";
+    let made = plan(&read_fleet(text));
+    assert_eq!(reserved(&made, "a"), 1, "{}", describe(&made));
 }
 
 #[test]

@@ -155,7 +155,8 @@ fn describe_group(group: &NodeGroupStatus) -> String {
     message
 }
 
-/// What happened to groups since the last status, as reason and message of an Event each. Of private groups only that nodes are borrowed.
+/// What happened to groups since the last status, as reason and message of an Event each. Of private groups only that nodes are borrowed
+/// or released: others may reclaim these as well.
 pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec<(&'static str, String)> {
     let mut events = Vec::new();
     for group in after {
@@ -169,15 +170,15 @@ pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> V
             );
             events.push(("NodesBorrowed", message));
         }
-        if group.mode != NodeMode::Dynamic {
-            continue;
-        }
         if group.releasing > earlier.releasing {
             let message = format!(
                 "group {name}: {} nodes are being released to pool {}",
                 group.releasing, group.pool_name
             );
             events.push(("NodesReleasing", message));
+        }
+        if group.mode != NodeMode::Dynamic {
+            continue;
         }
         if group.pending > 0 && earlier.pending == 0 {
             events.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
@@ -280,8 +281,11 @@ mod tests {
             found.message,
             "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed"
         );
-        let events = events(&[], &all);
-        assert!(events.len() == 1 && events[0].0 == "NodesBorrowed", "{events:?}");
+        let borrowed = events(&[], &all);
+        assert!(borrowed.len() == 1 && borrowed[0].0 == "NodesBorrowed", "{borrowed:?}");
+        let reclaimed = statuses(&spec, &[node("n1", "a", "Cordoned")], Some(&plans));
+        let released = events(&all, &reclaimed);
+        assert!(released.len() == 1 && released[0].0 == "NodesReleasing", "{released:?}");
         let own = statuses(&spec, &nodes, None);
         assert_eq!(condition(&spec, &own, &nodes).message, "1 of 1 nodes are assigned");
     }
