@@ -128,7 +128,7 @@ mod tests {
             let [.., alternatives, expressions] = &policy.validations[..] else {
                 panic!("{policy:?}")
             };
-            let requests = format!("{spec}.?devices.?requests.orValue([]).map(a, ");
+            let requests = format!("{}.map(a, ", cel::list(&format!("{spec}.?devices"), "requests"));
             for (validation, counted) in [
                 (alternatives, "(a.?exactly.hasValue() ? 1 : 0)).sum()"),
                 (alternatives, "a.?firstAvailable.orValue([]).size()).sum()"),

@@ -1,7 +1,7 @@
 //! How much one object may hold: the limits of `berth_sync_rules::translation::sizes`, as expressions. An object that holds more, because
 //! it is older than a limit, may change as long as it does not grow.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_sync_rules::translation::sizes::{
     DISRUPTION_BUDGET, Measure, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, POD, RUNNING_POD, SERVICE,
     SERVICE_PORTS, SizeLimit,
@@ -132,6 +132,9 @@ fn common_field(measure: &Measure) -> Option<String> {
     first.clone()
 }
 
+/// Lists that an API server writes as null where a request leaves them out: their fields have no `omitempty`.
+const MAY_BE_NULL: [&str; 1] = ["requests"];
+
 /// Names of the items of lists within lists.
 const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -181,7 +184,12 @@ fn walk(value: &str, path: &str, depth: usize, leaf: &dyn Fn(&str, usize) -> Str
         Some(field) => {
             let item = ITEMS[depth];
             let each = walk(item, rest, depth + 1, leaf);
-            format!("{value}.?{field}.orValue([]).map({item}, {each}).sum()")
+            let list = if MAY_BE_NULL.contains(&field) {
+                cel::list(value, field)
+            } else {
+                format!("{value}.?{field}.orValue([])")
+            };
+            format!("{list}.map({item}, {each}).sum()")
         }
         None => walk(&format!("{value}.?{step}"), rest, depth, leaf),
     }

@@ -39,7 +39,7 @@ pub(crate) async fn a_node_on_which_the_platform_runs_a_pod_is_not_assigned(host
         }
     })
     .await;
-    let team = Team::create(&host, "in-use", None, vec![NodeGroup::private("all", "h100", 4)]).await;
+    let team = Team::create(&host, "in-use", None, vec![NodeGroup::private("all", "h100", 3)]).await;
     until_true("the team has the other nodes", SOON, async || {
         team.group().await.assigned == 3
     })
@@ -47,12 +47,12 @@ pub(crate) async fn a_node_on_which_the_platform_runs_a_pod_is_not_assigned(host
     let pod = pods.get("registry").await.unwrap();
     assert_eq!(pod.metadata.uid, made.metadata.uid);
     assert!(pod.metadata.deletion_timestamp.is_none(), "it is not evicted");
-
+    let other = Team::create(&host, "in-use-too", None, vec![NodeGroup::private("all", "h100", 1)]).await;
     pods.delete("registry", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
-    until_true("the team has all nodes", SOON, async || {
-        team.group().await.assigned == 4
+    until_true("the other team has the node", SOON, async || {
+        other.group().await.assigned == 1
     })
     .await;
     until_true("the pool does not name it", SOON, async || {
@@ -60,5 +60,6 @@ pub(crate) async fn a_node_on_which_the_platform_runs_a_pod_is_not_assigned(host
     })
     .await;
     team.delete(&host).await;
+    other.delete(&host).await;
     until_all_free(&host).await;
 }
