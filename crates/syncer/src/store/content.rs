@@ -1,6 +1,7 @@
 //! Parses objects without what is never read, such as `managedFields`, which are half of many objects. What is left out costs no memory
 //! for a tree.
 
+use berth_sync_rules::kinds::pod::METADATA;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor},
@@ -35,21 +36,6 @@ pub(crate) enum Parts {
     Cut,
 }
 
-/// What is parsed of the metadata of an object that is cut.
-const IN_CUT: &[&str] = &[
-    "annotations",
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "finalizers",
-    "generation",
-    "labels",
-    "name",
-    "namespace",
-    "resourceVersion",
-    "uid",
-];
-
 /// Most labels, annotations and finalizers each that are parsed of an object that is cut.
 const MOST_IN_CUT: usize = 1000;
 
@@ -68,7 +54,7 @@ impl Parts {
     fn leave_out(self, level: Level, field: &str) -> bool {
         match (level, self) {
             (Level::Object, Self::Metadata | Self::Cut) => field != "metadata",
-            (Level::Metadata, Self::Cut) => !IN_CUT.contains(&field),
+            (Level::Metadata, Self::Cut) => !METADATA.contains(&field),
             (Level::Metadata, _) => field == "managedFields",
             (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
             (Level::Object, Self::All | Self::SpecFields(_))

@@ -131,7 +131,7 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
     ]);
 
 /// Metadata that rules and decisions read; the rest is half of a small pod.
-const METADATA: &[&str] = &[
+pub const METADATA: &[&str] = &[
     "annotations",
     "creationTimestamp",
     "deletionGracePeriodSeconds",
