@@ -9,16 +9,27 @@ const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
 const EXPORTER: &str = "nvidia.com/gpu.deploy.dcgm-exporter";
 
-/// A node of the GPU Operator, whose exporter is switched off, that has left its tenant and is about to be scrubbed.
+/// A node of the GPU Operator, whose exporter is switched off, that has left its tenant and is about to be scrubbed. No program uses its GPUs.
 fn leaving() -> World {
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
+    let mut world = World::new().serving();
     for (key, value) in [(PLUGIN, "true"), (DCGM, "true"), (EXPORTER, "false")] {
         world.label(key, value);
     }
-    world.gpu_clients.push("gpu-operator/nvidia-dcgm-x".into());
     world.release(0);
+    world
+}
+
+/// The same with a program that uses GPUs.
+fn leaving_with_a_program() -> World {
+    let mut world = leaving();
+    world.gpu_clients.push("gpu-operator/nvidia-dcgm-x".into());
+    world
+}
+
+/// The node while it is scrubbed.
+fn scrubbing() -> World {
+    let mut world = leaving();
+    world.settle();
     world
 }
 
@@ -37,7 +48,7 @@ fn advertise(world: &mut World, gpus: &str) {
 
 #[test]
 fn programs_leave_before_the_scrub_and_come_back_after_it() {
-    let mut world = leaving();
+    let mut world = leaving_with_a_program();
     world.settle();
     assert_eq!(
         (value(&world, PLUGIN), value(&world, DCGM), value(&world, EXPORTER)),
@@ -92,7 +103,6 @@ fn a_gpu_of_another_resource_of_the_vendor_is_advertised_as_well() {
     let mut world = leaving();
     // As on assigned nodes with such a layout.
     world.pool.gpu_resource_name = Some("nvidia.com/mig-1g.10gb".into());
-    world.gpu_clients.clear();
     world.settle();
     world.succeed();
     world.succeed();
@@ -101,9 +111,7 @@ fn a_gpu_of_another_resource_of_the_vendor_is_advertised_as_well() {
 
 #[test]
 fn another_device_of_the_vendor_is_no_gpu() {
-    let mut world = leaving();
-    world.gpu_clients.clear();
-    world.settle();
+    let mut world = scrubbing();
     advertise(&mut world, "0");
     let allocatable = world.node.status.as_mut().unwrap().allocatable.as_mut().unwrap();
     // NVIDIA's network operator has a device plugin as well.
@@ -119,7 +127,6 @@ fn another_device_of_the_vendor_is_no_gpu() {
 #[test]
 fn gpus_that_pods_claim_are_not_advertised() {
     let mut world = leaving();
-    world.gpu_clients.clear();
     world.pool.sharing = Sharing::Dra;
     advertise(&mut world, "0");
     world.settle();
@@ -131,7 +138,6 @@ fn gpus_that_pods_claim_are_not_advertised() {
 #[test]
 fn images_of_programs_that_leave_are_recorded_until_the_node_is_free() {
     let mut world = leaving();
-    world.gpu_clients.clear();
     world.client_images = ["q/dcgm:4".to_owned(), "q/plugin:1@sha256:ab".to_owned()].into();
     world.settle();
     // They have left, and the scrub begins again.
@@ -151,7 +157,7 @@ fn labels_are_restored_however_the_scrub_ends() {
     let restored = |world: &World| {
         assert_eq!((value(world, PLUGIN), value(world, DCGM)), (Some("true"), Some("true")));
     };
-    let mut stuck = leaving();
+    let mut stuck = leaving_with_a_program();
     stuck.settle();
     stuck.now += 1800;
     stuck.settle();
@@ -160,9 +166,7 @@ fn labels_are_restored_however_the_scrub_ends() {
     assert!(why.contains("gpu-operator/nvidia-dcgm-x"), "{why}");
     restored(&stuck);
 
-    let mut failed = leaving();
-    failed.gpu_clients.clear();
-    failed.settle();
+    let mut failed = scrubbing();
     failed.job = JobState::Failed("gpu-reset: in use".into());
     failed.settle();
     assert_eq!(failed.state(), Some(AssignmentState::Quarantined));
@@ -178,9 +182,7 @@ fn labels_are_restored_however_the_scrub_ends() {
 
 #[test]
 fn only_what_is_still_paused_is_restored() {
-    let mut world = leaving();
-    world.gpu_clients.clear();
-    world.settle();
+    let mut world = scrubbing();
     world.label(PLUGIN, "false");
     world.node.labels_mut().remove(DCGM);
     world.succeed();
@@ -189,9 +191,7 @@ fn only_what_is_still_paused_is_restored() {
 
 #[test]
 fn a_record_that_is_lost_is_made_again() {
-    let mut world = leaving();
-    world.gpu_clients.clear();
-    world.settle();
+    let mut world = scrubbing();
     assert_eq!(
         world.node.annotations()[labels::PAUSED_LABELS],
         "nvidia.com/gpu.deploy.dcgm=true,nvidia.com/gpu.deploy.device-plugin=true"
@@ -221,7 +221,6 @@ fn a_node_with_nothing_but_the_record_is_not_free() {
 fn what_others_pause_is_awaited_and_never_changed() {
     const OTHERS: &str = "paused-for-driver-upgrade";
     let mut world = leaving();
-    world.gpu_clients.clear();
     world.label(DCGM, OTHERS);
     world.settle();
     assert_eq!(
@@ -246,9 +245,7 @@ fn what_others_pause_is_awaited_and_never_changed() {
 
 #[test]
 fn an_update_of_the_driver_during_the_scrub_loses_no_label() {
-    let mut world = leaving();
-    world.gpu_clients.clear();
-    world.settle();
+    let mut world = scrubbing();
     // NVIDIA's driver manager appends its own value, and takes it off when it is done.
     world.label(PLUGIN, "paused-for-berth-scrub_paused-for-driver-upgrade");
     world.succeed();
@@ -262,7 +259,6 @@ fn an_update_of_the_driver_during_the_scrub_loses_no_label() {
 #[test]
 fn a_pool_names_labels_of_its_own() {
     let mut world = leaving();
-    world.gpu_clients.clear();
     world.pool.scrub.pause = Some(PauseSpec {
         labels: [("example.com/agent".to_owned(), "on".to_owned())].into(),
         add_labels: vec!["example.com/no-plugin".into(), "example.com/other".into()],
@@ -283,7 +279,7 @@ fn a_pool_names_labels_of_its_own() {
 
 #[test]
 fn pods_that_a_paused_label_keeps_off_are_awaited() {
-    let mut world = leaving();
+    let mut world = leaving_with_a_program();
     world.pool.scrub.pause = Some(PauseSpec {
         add_labels: vec!["example.com/no-plugin".into()],
         ..PauseSpec::default()
