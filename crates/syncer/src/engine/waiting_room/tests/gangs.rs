@@ -2,6 +2,21 @@
 
 use super::*;
 
+/// The pod of a number in a gang of so many asks for a place. Returns whether it has one.
+fn ask_of_gang(room: &mut WaitingRoom, gang: usize, index: usize, size: usize) -> bool {
+    let (of, gang) = (format!("{gang}-{index}"), format!("gang{gang}"));
+    ask(room, &gang, member(&of, &gang, size))
+}
+
+/// So many pods of each of so many gangs ask, and the gangs take turns.
+fn flood_gangs(room: &mut WaitingRoom, gangs: usize, pods: usize, size: usize) {
+    for index in 0..pods {
+        for gang in 0..gangs {
+            ask_of_gang(room, gang, index, size);
+        }
+    }
+}
+
 #[test]
 fn a_gang_has_places_for_all_of_its_pods() {
     let mut room = room(4);
@@ -75,12 +90,7 @@ fn members_that_wait_come_with_the_first_one() {
 #[test]
 fn gangs_that_are_created_at_the_same_time_all_become_complete() {
     let mut room = room(100);
-    for index in 0..30 {
-        for gang in 0..10 {
-            let (of, gang) = (format!("{gang}-{index}"), format!("gang{gang}"));
-            ask(&mut room, &gang, member(&of, &gang, 30));
-        }
-    }
+    flood_gangs(&mut room, 10, 30, 30);
     // The first one has begun within half of the room. The others begin when they are complete, the last of them with one free place.
     assert_eq!((room.placed(), room.kept), (4 * 30, 0));
     for gang in 0..10_usize {
@@ -110,12 +120,7 @@ fn gangs_exceed_the_limit_by_as_many_pods_as_there_are_places_at_most() {
 #[test]
 fn a_gang_that_is_larger_than_the_room_takes_no_more_than_others() {
     let mut room = room(100);
-    for index in 0..200 {
-        for gang in 0..20 {
-            let (of, gang) = (format!("{gang}-{index}"), format!("gang{gang}"));
-            ask(&mut room, &gang, member(&of, &gang, 10_000));
-        }
-    }
+    flood_gangs(&mut room, 20, 200, 10_000);
     assert_eq!((room.placed(), room.kept), (100, 0));
 }
 
@@ -128,8 +133,7 @@ fn a_gang_that_grows_after_it_has_begun_takes_no_more_than_others() {
     }
     for gang in 0..15 {
         for index in 0..99 {
-            let (of, gang) = (format!("{gang}-{index}"), format!("gang{gang}"));
-            ask(&mut room, &gang, member(&of, &gang, 100));
+            ask_of_gang(&mut room, gang, index, 100);
         }
     }
     assert!(room.placed() < 200, "{} pods", room.placed());
