@@ -17,6 +17,7 @@
 #![allow(missing_docs, reason = "a comment that repeats the name is noise")]
 
 pub mod assignment;
+mod by_node;
 pub mod demand;
 pub mod devices;
 pub mod fleet;

@@ -144,14 +144,12 @@ pub(super) struct Places<'a, V, P, W> {
 
 impl<K, V, P, W> Index<K> for Places<'_, V, P, W>
 where
-    V: Clone + PartialEq,
+    V: PartialEq,
     P: Fn(&K) -> Option<(String, V)>,
     W: Fn(&BTreeSet<String>),
 {
     fn put(&self, name: &str, object: Option<&K>) {
-        let place = object.and_then(&self.place);
-        let place = place.as_ref().map(|(node, value)| (node.as_str(), value.clone()));
-        (self.wake)(&self.index.put(name, place));
+        (self.wake)(&self.index.put(name, object.and_then(&self.place)));
     }
 
     fn retain(&self, names: &HashSet<String>) {

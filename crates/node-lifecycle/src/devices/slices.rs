@@ -2,9 +2,10 @@
 //! takes fifty times as much, and of each node only so many bytes.
 
 use super::slice_spec::SliceSpec;
+use crate::by_node::{ByNode, OnNode};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
 };
 
 /// Slices that are kept of a node.
@@ -72,19 +73,11 @@ impl Slice {
 }
 
 /// Slices by node, those of devices that several nodes reach under the empty name.
-#[derive(Default)]
-pub struct Slices(Mutex<Index>);
-
-#[derive(Default)]
-struct Index {
-    nodes: HashMap<String, OnNode>,
-    /// The node of each slice, also of those that are not kept.
-    places: HashMap<String, String>,
-}
+pub type Slices = ByNode<SlicesOfNode>;
 
 /// The slices of one node.
 #[derive(Default)]
-struct OnNode {
+pub struct SlicesOfNode {
     kept: BTreeMap<String, Arc<Slice>>,
     /// Bytes of those.
     bytes: usize,
@@ -93,95 +86,34 @@ struct OnNode {
 }
 
 impl Slices {
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets a slice and its node; none if it is gone. Returns the nodes whose slices changed.
-    pub fn put(&self, name: &str, place: Option<(String, Slice)>) -> BTreeSet<String> {
-        self.lock().put(name, place)
-    }
-
-    /// Removes all slices except these. Returns the nodes whose slices changed.
-    pub fn retain(&self, names: &HashSet<String>) -> BTreeSet<String> {
-        let mut index = self.lock();
-        let places = index.places.keys();
-        let gone: Vec<String> = places.filter(|name| !names.contains(*name)).cloned().collect();
-        gone.iter().flat_map(|name| index.put(name, None)).collect()
-    }
-
     /// The slices of a node by name, without those that have no room.
     pub fn of(&self, node: &str) -> BTreeMap<String, Arc<Slice>> {
-        let index = self.lock();
-        index.nodes.get(node).map(|on| on.kept.clone()).unwrap_or_default()
+        self.read(node, |on| on.kept.clone()).unwrap_or_default()
     }
 
     /// How many slices a node has, also without room.
     pub fn count(&self, node: &str) -> usize {
-        let index = self.lock();
-        index.nodes.get(node).map_or(0, |on| on.kept.len() + on.left_out.len())
+        self.read(node, |on| on.kept.len() + on.left_out.len()).unwrap_or(0)
     }
 
     /// Whether a node has slices that are not kept. What its drivers say of it is not known then.
     pub fn exceed_limits(&self, node: &str) -> bool {
-        let index = self.lock();
-        index.nodes.get(node).is_some_and(|on| !on.left_out.is_empty())
-    }
-
-    /// Nodes that have slices.
-    pub fn nodes(&self) -> Vec<String> {
-        self.lock().nodes.keys().cloned().collect()
+        self.read(node, |on| !on.left_out.is_empty()).unwrap_or(false)
     }
 }
 
-impl Index {
-    fn put(&mut self, name: &str, place: Option<(String, Slice)>) -> BTreeSet<String> {
-        let mut changed = BTreeSet::new();
-        let now = place.as_ref().map(|(node, _)| node);
-        if let Some(before) = self.places.get(name)
-            && now != Some(before)
-        {
-            let before = before.clone();
-            self.places.remove(name);
-            if let Some(on) = self.nodes.get_mut(&before) {
-                on.remove(name);
-                if on.is_empty() {
-                    self.nodes.remove(&before);
-                }
-            }
-            changed.insert(before);
-        }
-        if let Some((node, slice)) = place {
-            // Nobody on a node writes slices of several nodes: policies reject them.
-            let is_limited = !node.is_empty();
-            if self.nodes.entry(node.clone()).or_default().set(name, slice, is_limited) {
-                changed.insert(node.clone());
-            }
-            self.places.insert(name.to_owned(), node);
-        }
-        changed
-    }
-}
+impl OnNode for SlicesOfNode {
+    type Value = Slice;
 
-impl OnNode {
-    fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.left_out.is_empty()
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.left_out.remove(name);
-        if let Some(slice) = self.kept.remove(name) {
-            self.bytes -= slice.spec.len();
-        }
-    }
-
-    /// Sets a slice, if there is room for it. Returns whether anything changed.
-    fn set(&mut self, name: &str, slice: Slice, is_limited: bool) -> bool {
+    /// Sets a slice, if there is room for it.
+    fn set(&mut self, node: &str, name: &str, slice: Slice) -> bool {
         if self.kept.get(name).is_some_and(|known| **known == slice) {
             return false;
         }
         let was_left_out = self.left_out.contains(name);
-        self.remove(name);
+        self.forget(name);
+        // Nobody on a node writes slices of several nodes: policies reject them.
+        let is_limited = !node.is_empty();
         let has_room = self.kept.len() < MOST_SLICES && self.bytes + slice.spec.len() <= MOST_BYTES;
         if is_limited && !has_room {
             self.left_out.insert(name.to_owned());
@@ -190,6 +122,17 @@ impl OnNode {
         self.bytes += slice.spec.len();
         self.kept.insert(name.to_owned(), Arc::new(slice));
         true
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.left_out.remove(name);
+        if let Some(slice) = self.kept.remove(name) {
+            self.bytes -= slice.spec.len();
+        }
+    }
+
+    fn has_none(&self) -> bool {
+        self.kept.is_empty() && self.left_out.is_empty()
     }
 }
 
