@@ -23,12 +23,14 @@ pub mod pod_activity;
 pub mod published_nodes;
 pub mod quota_ledger;
 pub mod runtime;
+mod secret_texts;
 pub mod storage_uses;
 pub mod stores;
 pub mod syncer_report;
 mod tenant_errors;
 mod tenant_lists;
 mod tenant_pods;
+mod tenant_state;
 #[cfg(test)]
 mod testing;
 pub mod user_pods;

@@ -1,6 +1,7 @@
 //! What tenants use of the host's storage: of each PersistentVolumeClaim its classes, of each pod the drivers of its inline volumes.
 
 use berth_api::StorageOffer;
+use berth_node_lifecycle::pod_phase::has_ended;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -55,8 +56,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Vec<StorageOffer> {
 
 /// The drivers of the inline volumes of a pod that has not ended.
 pub fn of_pod(pod: &Pod) -> Vec<StorageOffer> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if has_ended(pod) {
         return Vec::new();
     }
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());

@@ -3,6 +3,7 @@
 use berth_api::{PODS, conditions::USER_LIMIT_EXCEEDED, labels, text::one_line};
 use berth_node_lifecycle::{
     demand::{Claim, read_claims, shorten},
+    pod_phase::has_ended,
     pod_requests::{self, MOST_RESOURCES},
 };
 use berth_quota::{UserAmounts, UserGang};
@@ -105,8 +106,7 @@ pub fn read_pod(pod: &Pod) -> Option<ObservedUserPod> {
     let annotation = |key: &str| pod.annotations().get(key).cloned();
     let spec = pod.spec.as_ref()?;
     let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if has_ended(pod) {
         return None;
     }
     let mut amounts: UserAmounts = pod_requests::of_pod(pod)

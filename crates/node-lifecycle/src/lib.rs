@@ -25,6 +25,7 @@ pub mod idle;
 pub mod node;
 mod node_index;
 pub mod platform_pods;
+pub mod pod_phase;
 pub mod pod_requests;
 mod pools;
 pub mod recorded_gpus;

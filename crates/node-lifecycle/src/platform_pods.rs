@@ -1,7 +1,10 @@
 //! Pods on nodes that no syncer made: the platform's own, and those of others who use the host itself. What they request is not left for a
 //! tenant, and those that the taint of an assignment would evict keep a free node from being assigned.
 
-use crate::pod_requests::{self, Requests};
+use crate::{
+    pod_phase::has_ended,
+    pod_requests::{self, Requests},
+};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use kube_core::ResourceExt;
@@ -56,7 +59,6 @@ impl NodeUse {
 /// Whether a pod would be evicted from its node if a tenant got it, without regard to disruption budgets, and is not made for each node:
 /// not a DaemonSet's, which its owner prepares for tenants' nodes, nor a static one, nor a placeholder, nor one that has ended.
 pub fn is_in_the_way(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_of_node = pod
         .owner_references()
         .iter()
@@ -67,7 +69,7 @@ pub fn is_in_the_way(pod: &Pod) -> bool {
     let stays = first.is_some_and(|toleration| toleration.toleration_seconds.is_none());
     !is_of_node
         && !stays
-        && !matches!(phase, Some("Succeeded" | "Failed"))
+        && !has_ended(pod)
         && !pod.annotations().contains_key(MIRROR)
         && !pod.labels().contains_key(labels::PLACEHOLDER)
 }

@@ -10,6 +10,7 @@ use crate::{
     key::Key,
     quota_ledger::{MeasuredUse, QuotaLedger, TenantUse},
     stores::Stores,
+    tenant_state::is_created,
 };
 use berth_api::{
     Amount, ControlPlaneServiceType, LIMITS_NAME, TenantCluster, TreeResource, counted_custom_kind, names::TenantId,
@@ -171,10 +172,7 @@ fn amounts(cluster: &TenantCluster, id: &TenantId, counted: &Counted) -> Amounts
         .chain(named.map(|name| TreeResource::from(name.clone())));
     let known = resources.filter_map(|resource| {
         let amount = match &resource {
-            TreeResource::TenantClusters => {
-                let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
-                Some(u64::from(runs))
-            }
+            TreeResource::TenantClusters => Some(u64::from(is_created(cluster))),
             TreeResource::DatastoreBytes => datastore.map(|stored| stored.bytes),
             TreeResource::DatastoreObjects => datastore.map(|stored| stored.objects),
             other => other

@@ -8,6 +8,7 @@ use super::{MANAGED_BY, PART_OF};
 use crate::{
     apply::{is_status, optional},
     control_plane::{CertificateError, Leaf, LeafStore},
+    secret_texts::read_texts,
 };
 use berth_pki::{CertificateAuthority, Usage};
 use jiff::Timestamp;
@@ -182,7 +183,7 @@ async fn apply_certificate(
     let name = certificate.secret;
     let authority = load_or_create_authority(secrets, certificate.authority, certificate.authority_name).await?;
     let stored = optional(secrets.get(name).await).map_err(failed("read the datastore's certificate"))?;
-    let before = stored.map(texts).unwrap_or_default();
+    let before = stored.map(read_texts).unwrap_or_default();
     let after = leaves(&authority, before.clone(), certificate.name, &certificate.leaf, now)?;
     if before == after {
         tracing::info!(secret = name, "the datastore's certificate is up to date");
@@ -222,7 +223,7 @@ async fn load_or_create_authority(
             Err(error) => return Err(failed("store the datastore's authority")(error)),
         }
     }
-    let data = stored.map(texts).unwrap_or_default();
+    let data = stored.map(read_texts).unwrap_or_default();
     let [cert, key] = AUTHORITY_FILES.map(|file| data.get(file).map(String::as_str).unwrap_or_default());
     CertificateAuthority::from_pem(cert, key).map_err(|error| CertificatesError::Damaged {
         name: name.into(),
@@ -268,13 +269,6 @@ fn secret(name: &str, kind: &str, data: BTreeMap<String, String>) -> Secret {
         ),
         ..Secret::default()
     }
-}
-
-fn texts(secret: Secret) -> BTreeMap<String, String> {
-    let data = secret.data.unwrap_or_default();
-    data.into_iter()
-        .filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?)))
-        .collect()
 }
 
 #[cfg(test)]

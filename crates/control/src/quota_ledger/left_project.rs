@@ -4,6 +4,7 @@
 //! until the second. A tenant that waits must not be created in between: it would stay, whatever the quotas of the new Project.
 
 use super::Verdict;
+use crate::tenant_state::is_created;
 use berth_api::{TenantCluster, conditions::QUOTA_RESERVED};
 use berth_quota::OverQuota;
 use jiff::{SignedDuration, Timestamp};
@@ -21,8 +22,7 @@ const MESSAGE: &str = "no Project names the namespace of the TenantCluster any m
 /// What is decided about a tenant whose namespace no Project names. `known` was decided about it last.
 pub fn decide_without_project(cluster: &TenantCluster, known: Option<&Verdict>, now: Timestamp) -> Verdict {
     let status = cluster.status.as_ref();
-    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
-    if runs || !waits(cluster, known, now) {
+    if is_created(cluster) || !waits(cluster, known, now) {
         return Verdict::NoProject;
     }
     let recorded = || status.and_then(|status| status.quota.clone());

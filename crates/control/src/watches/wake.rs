@@ -1,7 +1,7 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
 use super::FLEET_PAUSE;
-use crate::{controllers::kubeconfig_secret_name, key::Key};
+use crate::{controllers::kubeconfig_secret_name, key::Key, tenant_state::is_created};
 use berth_api::{
     DEFAULT_CLASS, HostNodePool, Phase, SchedulePolicy, ScheduleTargetKind, TenantClass, TenantCluster, labels,
     names::TenantId,
@@ -78,10 +78,13 @@ fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
 pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
     let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
     // Quotas are decided for all tenants: only what matters for them is a reason.
-    let status = tenant.status.as_ref();
-    let runs = status.is_some_and(|status| status.control_plane_namespace.is_some());
     let meta = &tenant.metadata;
-    let change = (&meta.uid, meta.generation, meta.deletion_timestamp.is_some(), runs);
+    let change = (
+        &meta.uid,
+        meta.generation,
+        meta.deletion_timestamp.is_some(),
+        is_created(tenant),
+    );
     let quotas = seen
         .is_new(&full_name(tenant), &change)
         .then_some(Wake::Soon(Key::Quotas));

@@ -4,7 +4,10 @@ use super::{
     node_rules::NodeRules,
     workload::{Claim, Gang, HOST, PodAffinity, SchedulingState, Spread, Workload, required_amounts, shorten},
 };
-use crate::pod_requests::{self, MOST_RESOURCES};
+use crate::{
+    pod_phase::has_ended,
+    pod_requests::{self, MOST_RESOURCES},
+};
 use berth_api::labels;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube_core::ResourceExt;
@@ -47,9 +50,8 @@ impl Workload {
 }
 
 fn read_scheduling_state(pod: &Pod) -> SchedulingState {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let spec = pod.spec.as_ref();
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if has_ended(pod) {
         return SchedulingState::Finished;
     }
     if let Some(node) = spec

@@ -4,6 +4,7 @@ use super::NodesContext;
 use crate::{
     controllers::{tenant::Validator, tenant_class::class_of},
     quota_ledger::GpuUse,
+    tenant_state::is_created,
 };
 use berth_api::TenantCluster;
 use berth_node_lifecycle::{
@@ -105,10 +106,10 @@ fn has_quota(context: &NodesContext, cluster: &TenantCluster) -> bool {
     }
 }
 
-/// Whether a tenant was created. Only control writes the status.
+/// Whether a tenant was created, or has quota to be.
 fn is_running(cluster: &TenantCluster) -> bool {
     let status = cluster.status.as_ref();
-    status.is_some_and(|status| status.quota.is_some() || status.control_plane_namespace.is_some())
+    is_created(cluster) || status.is_some_and(|status| status.quota.is_some())
 }
 
 /// GPUs of the nodes that tenants have, those included on which their pods may still run, as quotas count them.

@@ -4,6 +4,7 @@ use super::QuotasContext;
 use crate::{
     controllers::tenant::Validator,
     quota_ledger::{Basis, MeasuredUse, TenantUse, Verdict},
+    tenant_state::is_created,
 };
 use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, Claim, Projects};
@@ -42,7 +43,7 @@ pub(super) fn list_claims(
             .or_else(|| find_unrecorded(cluster, by_limits.as_ref()));
         let use_of_tenant = CountedUse {
             used: measured.get(&uid),
-            is_complete: is_deleted || !runs(cluster),
+            is_complete: is_deleted || !is_created(cluster),
             limits: of_class.as_ref(),
         };
         Some(Claim {
@@ -98,14 +99,8 @@ fn find_recorded(cluster: &TenantCluster, known: Option<&Verdict>) -> Option<Amo
 
 /// What a tenant has for which nothing is recorded. One that runs came before its Project: it has what its limits let it have, `by_limits`.
 fn find_unrecorded(cluster: &TenantCluster, by_limits: Option<&Amounts>) -> Option<Amounts> {
-    // Only control writes the status, so that nobody can pretend that a tenant runs.
     let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
-    runs(cluster).then(|| by_limits.cloned().unwrap_or_else(least))
-}
-
-fn runs(cluster: &TenantCluster) -> bool {
-    let status = cluster.status.as_ref();
-    status.is_some_and(|status| status.control_plane_namespace.is_some())
+    is_created(cluster).then(|| by_limits.cloned().unwrap_or_else(least))
 }
 
 /// What is known of a tenant's use.

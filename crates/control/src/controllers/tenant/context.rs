@@ -14,8 +14,9 @@ use crate::{
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
-use berth_runtime::queue::Queue;
-use kube::Client;
+use berth_api::TenantCluster;
+use berth_runtime::{queue::Queue, watched::Watched};
+use kube::{Api, Client, ResourceExt};
 use prometheus_client::metrics::counter::Counter;
 use std::sync::Arc;
 
@@ -64,6 +65,11 @@ pub struct TenantContext {
 }
 
 impl TenantContext {
+    /// The TenantClusters beside a tenant's.
+    pub(super) fn clusters_beside(&self, cluster: &TenantCluster) -> Api<Watched<TenantCluster>> {
+        Api::namespaced(self.client.clone(), &cluster.namespace().unwrap_or_default())
+    }
+
     /// What network policies need of this.
     pub(super) fn network(&self) -> NetworkContext<'_> {
         NetworkContext {

@@ -6,8 +6,6 @@
 use super::{context::TenantContext, error::TenantError};
 use crate::{apply::is_status, error::api, finalizers};
 use berth_api::{TenantCluster, labels};
-use berth_runtime::watched::Watched;
-use kube::{Api, ResourceExt};
 
 pub(super) fn is_set(cluster: &TenantCluster) -> bool {
     finalizers::is_set(cluster, labels::FINALIZER)
@@ -18,18 +16,14 @@ pub(super) async fn add(context: &TenantContext, cluster: &TenantCluster) -> Res
     if is_set(cluster) {
         return Ok(());
     }
-    let added = finalizers::add(&api_of(context, cluster), cluster, labels::FINALIZER).await;
+    let added = finalizers::add(&context.clusters_beside(cluster), cluster, labels::FINALIZER).await;
     added.map_err(api("add the finalizer")).map_err(TenantError::Finalizer)
 }
 
 /// Removes the finalizer: everything created for the tenant is gone.
 pub(super) async fn remove(context: &TenantContext, cluster: &TenantCluster) -> Result<(), TenantError> {
-    match finalizers::remove(&api_of(context, cluster), cluster, labels::FINALIZER).await {
+    match finalizers::remove(&context.clusters_beside(cluster), cluster, labels::FINALIZER).await {
         Err(error) if !is_status(&error, 404) => Err(TenantError::Finalizer(api("remove the finalizer")(error))),
         _ => Ok(()),
     }
-}
-
-fn api_of(context: &TenantContext, cluster: &TenantCluster) -> Api<Watched<TenantCluster>> {
-    Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default())
 }

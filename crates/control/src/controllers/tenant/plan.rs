@@ -5,7 +5,7 @@ use super::{
     apply::Accepted, compliance::Assessment, context::TenantContext, error::TenantError, fetch::ObservedNodes,
     finalizer, quota, recorded_settings, settings::Settings, target::Tenant, upgrade, validate::Validator, version,
 };
-use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict};
+use crate::{error::ReconcileError, key::Key, quota_ledger::Verdict, tenant_state::is_created};
 use berth_api::{ScheduleState, Violation, conditions::ConditionUpdate};
 use jiff::Timestamp;
 
@@ -122,7 +122,7 @@ async fn find_settings(
         Err(rejection) => (Some(rejection), is_unrecorded(context, tenant, verdict).await?),
     };
     // Nothing limits a tenant for which nothing was created yet, and without a decision its limits stay as they are.
-    if is_undecided && !(verdict.is_some() && quota::runs(&tenant.cluster)) {
+    if is_undecided && !(verdict.is_some() && is_created(&tenant.cluster)) {
         return Ok(None);
     }
     let loaded = recorded_settings::load(context, tenant).await;
@@ -169,7 +169,7 @@ async fn is_unrecorded(
 ) -> Result<bool, TenantError> {
     let Some(verdict) = verdict else { return Ok(false) };
     match quota::record(context, &tenant.cluster, verdict).await {
-        Err(error) if quota::runs(&tenant.cluster) => {
+        Err(error) if is_created(&tenant.cluster) => {
             let (namespace, name) = (&tenant.cluster.metadata.namespace, &tenant.cluster.metadata.name);
             tracing::warn!(namespace, name, %error, "cannot record what is reserved for a tenant, which keeps what it has");
             Ok(true)

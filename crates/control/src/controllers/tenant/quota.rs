@@ -10,6 +10,7 @@ use super::{
 use crate::{
     key::Key,
     quota_ledger::{LEFT_PROJECT, NO_PROJECT, Verdict},
+    tenant_state::is_created,
 };
 use berth_api::{
     ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantClusterStatus, TenantLimits, TreeResource,
@@ -131,12 +132,6 @@ fn reserved_condition(reservation: &QuotaReservation, over: &OverQuota) -> Condi
     ConditionUpdate::mark_true(QUOTA_RESERVED, "OverQuota", message)
 }
 
-/// Whether a tenant has been created. Only control writes the status, so that nobody can pretend that a tenant runs.
-pub(super) fn runs(cluster: &TenantCluster) -> bool {
-    let status = cluster.status.as_ref();
-    status.is_some_and(|status| status.control_plane_namespace.is_some())
-}
-
 /// Whether a Project names the namespace of a tenant that is about to be created without quota: then the watch is behind. It is asked
 /// once for each tenant, and not for those that run. The watch has shown the tenant, so a list that is requested now has all Projects
 /// that are older.
@@ -144,7 +139,7 @@ pub(super) fn runs(cluster: &TenantCluster) -> bool {
 /// # Errors
 /// The host refuses or does not answer.
 pub(super) async fn has_unseen_project(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
-    if runs(&tenant.cluster) || tenant.memory.is_without_project.load(Ordering::Relaxed) {
+    if is_created(&tenant.cluster) || tenant.memory.is_without_project.load(Ordering::Relaxed) {
         return Ok(false);
     }
     let namespace = tenant.cluster.namespace().unwrap_or_default();

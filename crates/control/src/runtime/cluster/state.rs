@@ -1,6 +1,7 @@
 //! Whether a component runs, from the status of its Deployment and its pods: pure.
 
 use crate::runtime::ComponentState;
+use berth_node_lifecycle::pod_phase::has_ended;
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentCondition},
     core::v1::{ContainerStatus, Pod},
@@ -50,12 +51,6 @@ pub(super) fn are_of_one_template(pods: &[Pod], files: &str) -> bool {
         templates.insert(pod.labels().get(TEMPLATE_HASH));
     }
     templates.len() <= 1
-}
-
-/// Whether no container of a pod runs any more.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether the files of a pod are those in the Secret `files`.

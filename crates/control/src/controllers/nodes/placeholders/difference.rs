@@ -2,6 +2,7 @@
 
 use super::PlaceholderSet;
 use berth_api::labels;
+use berth_node_lifecycle::pod_phase::has_ended;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -67,12 +68,6 @@ fn order(pod: &Pod) -> (usize, String) {
 
 fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
-}
-
-/// Whether a placeholder has no effect any more: evicted, or rejected by a kubelet.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether a placeholder ended and was created a short while ago.

@@ -9,6 +9,7 @@ use crate::{
     apply::{is_status, optional},
     control_plane::{Authorities, LeafStore, Rotation, RotationStep},
     error::{ReconcileError, api},
+    secret_texts::read_texts,
 };
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -191,11 +192,4 @@ pub(super) async fn store_certificates(tenant: &Tenant, leaves: LeafStore) -> Re
     tenant.memory.host.apply(&secret).await?;
     *tenant.memory.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
     Ok(())
-}
-
-fn read_texts(secret: Secret) -> BTreeMap<String, String> {
-    let data = secret.data.unwrap_or_default();
-    data.into_iter()
-        .filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?)))
-        .collect()
 }

@@ -49,7 +49,7 @@ pub(in crate::controllers::tenant) async fn delete(
     }
     let cluster = &tenant.cluster;
     let namespace = cluster.namespace().unwrap_or_default();
-    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters = context.clusters_beside(cluster);
     let is_over = |changed: &TenantCluster| is_still_over(observed, changed);
     let deletion = delete_unless_extended(&clusters, cluster, is_over)
         .await

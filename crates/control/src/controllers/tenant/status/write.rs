@@ -8,7 +8,7 @@ use crate::{apply::optional, error::api};
 use berth_api::{TenantCluster, TenantClusterStatus, labels};
 use berth_runtime::watched::Watched;
 use kube::{
-    Api, Resource, ResourceExt,
+    Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -63,7 +63,7 @@ async fn read_version<T: PartialEq>(
     cluster: &TenantCluster,
     follows_from: fn(&TenantCluster) -> T,
 ) -> Result<Option<String>, TenantError> {
-    let now = optional(api_of(context, cluster).get(&cluster.name_any()).await)
+    let now = optional(context.clusters_beside(cluster).get(&cluster.name_any()).await)
         .map_err(api("read the status"))
         .map_err(TenantError::Status)?;
     let now = now.and_then(Watched::readable);
@@ -74,10 +74,6 @@ async fn read_version<T: PartialEq>(
     };
     let same = now.filter(is_same);
     Ok(same.and_then(|same| same.resource_version()))
-}
-
-fn api_of(context: &TenantContext, cluster: &TenantCluster) -> Api<Watched<TenantCluster>> {
-    Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default())
 }
 
 /// What this controller has written into the status of an object.
@@ -111,7 +107,8 @@ async fn patch(
         body["metadata"]["resourceVersion"] = version.into();
     }
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    api_of(context, cluster)
+    context
+        .clusters_beside(cluster)
         .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))
         .await
         .map_err(api("write the status"))
