@@ -14,9 +14,9 @@ use tokio::time::Instant;
 /// Time between two requests to end the same sleep of a tenant. No request takes longer.
 pub const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a request that failed is made again. Clients such as kubectl wait ten seconds in all.
-pub const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two requests for a tenant that does not sleep as far as the gateway knows: its API server may just be broken.
-pub const UNCONFIRMED_INTERVAL: Duration = Duration::from_secs(60);
+const UNCONFIRMED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a tenant's API server does, by the status of its TenantCluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

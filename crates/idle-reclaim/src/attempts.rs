@@ -14,7 +14,7 @@ use berth_api::IdleLastStep;
 use std::collections::HashMap;
 
 /// Time in which the controllers of a tenant may delete the pods of an owner that was stopped.
-pub const STOP_TIME: Seconds = 60;
+const STOP_TIME: Seconds = 60;
 
 /// What is to be done about a pod that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

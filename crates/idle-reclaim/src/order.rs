@@ -22,7 +22,7 @@ use std::{cmp::Reverse, collections::HashMap, hash::Hash};
 /// An owner that was stopped counts whether its pods end or not: that shows later.
 pub const MAX_RECLAIMED: usize = 10;
 /// Workloads that are tried in one pass at most. Those that a budget keeps do not count as given back, so that they keep no others.
-pub const MAX_TRIED: usize = 200;
+const MAX_TRIED: usize = 200;
 
 /// The place of a workload: the least comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

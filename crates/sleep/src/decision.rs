@@ -11,13 +11,13 @@ use berth_api::{
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a request to sleep is tried. Pods that run for longer than that win: the tenant must not fall asleep hours later.
-pub const SLEEP_REQUEST_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+const SLEEP_REQUEST_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 /// How much longer than its pods may take a tenant falls asleep at most.
-pub const FALL_ASLEEP_MARGIN: SignedDuration = SignedDuration::from_mins(5);
+const FALL_ASLEEP_MARGIN: SignedDuration = SignedDuration::from_mins(5);
 /// How long before a CronJob or a schedule is due a tenant wakes.
-pub const WAKE_AHEAD: SignedDuration = SignedDuration::from_secs(60);
+const WAKE_AHEAD: SignedDuration = SignedDuration::from_secs(60);
 /// The shortest sleep: for less, stopping and starting is not worth it.
-pub const SHORTEST_SLEEP: SignedDuration = SignedDuration::from_mins(5);
+const SHORTEST_SLEEP: SignedDuration = SignedDuration::from_mins(5);
 
 /// When a tenant was used last.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 }
 
 /// Control's permissions on the host. It can grant to syncers only what it has itself, so their rules are part of its own.
-pub fn control_rules() -> Vec<PolicyRule> {
+fn control_rules() -> Vec<PolicyRule> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
     let mut rules = vec![

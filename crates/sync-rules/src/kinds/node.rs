@@ -36,7 +36,7 @@ pub const KUBELET_PORT: u16 = 10250;
 /// Namespace of the Leases of nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Seconds for which a Lease is valid.
-pub const LEASE_SECONDS: u32 = 40;
+const LEASE_SECONDS: u32 = 40;
 
 fn node_name(tenant_node: &Value) -> Option<Name> {
     Some(Name::new("", json::text(tenant_node, &["spec", "nodeName"])?))

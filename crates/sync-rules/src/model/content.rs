@@ -66,6 +66,7 @@ impl Content {
     }
 
     /// Bytes of the text; 0 while it is a tree, whose size is not known.
+    #[cfg(test)]
     pub(super) fn packed_bytes(&self) -> usize {
         match &*self.state() {
             State::Tree(_) => 0,

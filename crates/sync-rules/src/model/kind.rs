@@ -100,7 +100,7 @@ pub type Right = (&'static str, &'static [&'static str]);
 /// Verbs to create, change and delete objects that are synced to the host.
 pub const WRITE: &[&str] = &["create", "patch", "delete"];
 /// Verbs to create, replace and delete mirrored objects.
-pub const WRITE_MIRRORED: &[&str] = &["create", "update", "delete"];
+const WRITE_MIRRORED: &[&str] = &["create", "update", "delete"];
 
 /// Rights that the syncer needs for a kind besides those to watch what it watches.
 #[derive(Clone, Copy, Debug, Default)]

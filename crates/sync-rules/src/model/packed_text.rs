@@ -72,6 +72,7 @@ impl Text {
     }
 
     /// Bytes that it takes.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Plain(text) | Self::Packed(text, _) => text.len(),

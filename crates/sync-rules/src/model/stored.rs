@@ -157,18 +157,6 @@ impl Stored {
     pub(super) fn is_packed(&self) -> bool {
         self.content.packed_bytes() > 0
     }
-
-    /// Bytes kept for this object besides its fixed size, once it is packed.
-    pub fn heap_bytes(&self) -> usize {
-        self.content.packed_bytes()
-            + self.name.len()
-            + self.uid.len()
-            + [&self.origin_uid, &self.applied_hash]
-                .into_iter()
-                .flatten()
-                .map(|text| text.len())
-                .sum::<usize>()
-    }
 }
 
 impl From<Value> for Stored {

@@ -23,7 +23,7 @@ fn claims(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Whether claims may be made of templates for a pod: far cheaper than to count them.
-pub fn may_have_any(pod: &Stored) -> bool {
+fn may_have_any(pod: &Stored) -> bool {
     pod.mentions("resourceClaimTemplateName")
 }
 

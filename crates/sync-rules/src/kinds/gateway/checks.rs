@@ -22,7 +22,7 @@ use serde_json::Value;
 
 const PORT: Check = Check::Number(edge_text::PORTS.0, edge_text::PORTS.1);
 /// Kind of the routes whose matches name a method of a service.
-pub const GRPC_ROUTE: &str = "GRPCRoute";
+const GRPC_ROUTE: &str = "GRPCRoute";
 
 /// Sizes and numbers.
 pub static NUMBERS: FieldChecks = &[

@@ -9,11 +9,11 @@ use berth_api::{
 use serde_json::Value;
 
 /// Most labels of a pod. On the host, keys are up to 82 bytes long.
-pub const MAX_LABELS: usize = 250;
+const MAX_LABELS: usize = 250;
 
 /// Most bytes of a host pod's annotations, keys and values. API servers take 256 KiB; the rest is for Berth, and for network plug-ins and
 /// webhooks of the host.
-pub const MAX_ANNOTATION_BYTES: usize = 240 * 1024;
+const MAX_ANNOTATION_BYTES: usize = 240 * 1024;
 
 fn annotation_bytes(host: &Value) -> usize {
     let annotations = json::strings(host, &["metadata", "annotations"]);

@@ -30,7 +30,7 @@ fn cluster_ip(service: &Value) -> &str {
 }
 
 /// Whether a Service of this type has an address. A headless one (`None`) and one for an external name have none.
-pub fn has_address(service: &Value) -> bool {
+fn has_address(service: &Value) -> bool {
     kind(service) != "ExternalName" && cluster_ip(service) != "None"
 }
 
