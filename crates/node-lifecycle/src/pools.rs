@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 pub struct PoolSelectors(Vec<(String, BTreeMap<String, String>)>);
 
 impl PoolSelectors {
+    /// The selectors of these pools.
     pub fn from_pools(pools: &[Arc<HostNodePool>]) -> Self {
         Self::new(
             pools
@@ -16,6 +17,7 @@ impl PoolSelectors {
         )
     }
 
+    /// Names of pools with their selectors.
     pub fn new(pools: impl IntoIterator<Item = (String, BTreeMap<String, String>)>) -> Self {
         let mut all: Vec<_> = pools.into_iter().collect();
         all.sort();

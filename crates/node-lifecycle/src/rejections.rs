@@ -15,6 +15,7 @@ const RETRY_AFTER: Seconds = 60;
 pub struct RejectedNodes(Mutex<HashMap<String, (Seconds, String)>>);
 
 impl RejectedNodes {
+    /// Keeps a node from being reserved for a minute. `why`: what the API server answered.
     pub fn add(&self, node: &str, why: &str, now: Seconds) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(node.to_owned(), (now + RETRY_AFTER, why.to_owned()));

@@ -13,6 +13,7 @@ pub(crate) struct FirstGang {
 }
 
 impl FirstGang {
+    /// A gang, by the number of its request, and the nodes that are `due` to go to others.
     pub fn new(gang: usize, due: &[usize], view: &View<'_>) -> Self {
         let mut by_domain: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in due {

@@ -42,10 +42,12 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
+    /// Whether no node will be free.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
+    /// Whether a node is among them.
     pub fn contains(&self, node: usize) -> bool {
         self.known.contains_key(&node)
     }

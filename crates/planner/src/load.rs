@@ -34,6 +34,7 @@ impl Load {
         Self { parts }
     }
 
+    /// Whether no pod is left.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

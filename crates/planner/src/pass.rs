@@ -145,6 +145,7 @@ pub(crate) struct PlanningPass<'a> {
 }
 
 impl<'a> PlanningPass<'a> {
+    /// The pass before any decision. Nodes that groups have are counted in the tree.
     pub fn new(view: View<'a>, tree: Tree<'a>) -> Self {
         let available = AvailableNodes::of(&view, |at| view.nodes[at].is_free());
         let progress = view.requests.iter().map(|request| RequestProgress {
@@ -266,6 +267,7 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
+    /// Frees a reserved node that has not joined yet.
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {

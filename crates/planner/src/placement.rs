@@ -119,6 +119,7 @@ impl PlanningPass<'_> {
         self.progress[request].unplaced = placement.unplaced;
     }
 
+    /// Lets requests of a group use what is free of a node that stays with it.
     pub fn add_free_capacity(&mut self, group: usize, node: usize, free: Vec<u64>) {
         self.groups[group].free_capacity.push((node, free));
     }

@@ -7,6 +7,7 @@ use crate::stage::{Outcome, Stage};
 use crate::{ActionReason, Topology};
 
 impl<'a> PlanningPass<'a> {
+    /// Gives a gang all its nodes if the stage and the limits allow it. Otherwise it waits for nodes, or comes again in a later stage.
     pub fn serve_gang(&mut self, request: usize, stage: Stage) -> Outcome {
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
         let placement = self.place_gang(request);

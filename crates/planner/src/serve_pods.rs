@@ -8,6 +8,7 @@ use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
 
 impl<'a> PlanningPass<'a> {
+    /// One step for a request: it gets one node, waits for one, or comes again in a later stage.
     pub fn serve_pods(&mut self, request: usize, stage: Stage) -> Outcome {
         let placement = self.place_on_held(request);
         self.apply_placement(request, placement);
@@ -123,6 +124,7 @@ impl<'a> PlanningPass<'a> {
         self.view.nodes[node].group == Some(self.view.requests[request].group)
     }
 
+    /// Why a node is reserved for a request.
     pub fn reason_to_reserve(&self, request: usize) -> ActionReason {
         let spec = &self.view.requests[request];
         ActionReason::RequestWaited {
@@ -132,6 +134,7 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
+    /// Ends the turn of a request, and notes why it waits.
     pub fn block(&mut self, request: usize, blocked: Blocked<'a>) -> Outcome {
         if matches!(blocked, Blocked::NoFreeNodes | Blocked::NotLent { .. }) {
             self.lacking.push(request);

@@ -67,6 +67,7 @@ impl View<'_> {
         &self.kinds[self.nodes[node].kind].capacity
     }
 
+    /// GPUs for which the smallest node of the pool counts; 1 without nodes.
     pub fn smallest_node_gpus(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
     }
@@ -127,10 +128,12 @@ pub(crate) struct Request<'a> {
 }
 
 impl PoolNode<'_> {
+    /// The tenant and the group that have it, whether they still exist or not.
     pub fn owner(&self) -> Option<&Owner> {
         self.object.owner()
     }
 
+    /// When its drain begins, if it is cordoned.
     pub fn cordoned_until(&self) -> Option<Seconds> {
         match self.owner()?.phase {
             Phase::Cordoned { drain_at } => Some(drain_at),
@@ -138,6 +141,7 @@ impl PoolNode<'_> {
         }
     }
 
+    /// How many nodes must be reserved before it joins, if it is reserved.
     pub fn required_nodes(&self) -> Option<u32> {
         match self.owner()?.phase {
             Phase::Reserved { required_nodes } => Some(required_nodes),
@@ -145,10 +149,12 @@ impl PoolNode<'_> {
         }
     }
 
+    /// Whether it is to leave its tenant, and can still stay.
     pub fn is_cordoned(&self) -> bool {
         self.cordoned_until().is_some()
     }
 
+    /// Whether it is assigned and not cordoned: pods of its tenant may start there.
     pub fn is_serving(&self) -> bool {
         self.owner().is_some_and(|owner| owner.phase == Phase::Assigned)
     }
@@ -158,6 +164,7 @@ impl PoolNode<'_> {
         self.is_serving() && self.object.idle_since.is_none()
     }
 
+    /// Whether it can be reserved.
     pub fn is_free(&self) -> bool {
         self.object.state == NodeState::Free
     }
@@ -181,6 +188,7 @@ pub(crate) struct Catalog<'a> {
 }
 
 impl<'a> Catalog<'a> {
+    /// Looks up the objects of a fleet. Tenants that are terminated have no groups.
     pub fn new(tenants: &'a [Tenant], nodes: &'a [Node]) -> Self {
         let mut sorted: Vec<&Tenant> = tenants.iter().collect();
         sorted.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));

@@ -227,6 +227,7 @@ pub(crate) mod tests {
 
     pub const DAY: Duration = Duration::from_hours(24);
 
+    /// A certificate for this machine, valid for a day.
     pub fn issue(authority: &CertificateAuthority, usage: Usage) -> Certificate {
         let mut request = LeafRequest::new(usage, DAY);
         request.common_name = "test".into();
@@ -234,6 +235,7 @@ pub(crate) mod tests {
         authority.issue(&request).unwrap()
     }
 
+    /// What a client trusts and presents.
     pub fn client(authority: &CertificateAuthority, certificate: Option<&Certificate>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(authority.cert_pem().as_bytes()).unwrap();

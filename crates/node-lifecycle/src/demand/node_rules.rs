@@ -119,6 +119,7 @@ impl NodeRules {
         self.selector.contains_key(label) || self.terms_mention(label)
     }
 
+    /// Whether the terms mention a label.
     pub fn terms_mention(&self, label: &str) -> bool {
         let mut requirements = self
             .terms
@@ -150,6 +151,7 @@ impl NodeRules {
             })
     }
 
+    /// The terms as text, for messages and to compare them.
     pub fn describe_terms(&self) -> String {
         let term = |term: &NodeSelectorTerm| {
             let expressions = term.match_expressions.iter().flatten();

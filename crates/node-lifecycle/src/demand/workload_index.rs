@@ -76,6 +76,7 @@ impl WorkloadIndex {
         self.lock().unfinished.contains_key(tenant)
     }
 
+    /// All pods that are kept, in no order.
     pub fn all(&self) -> Vec<Arc<Workload>> {
         self.lock().by_name.values().cloned().collect()
     }

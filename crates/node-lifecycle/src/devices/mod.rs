@@ -88,6 +88,7 @@ enum ClaimState {
 }
 
 impl Devices {
+    /// No classes, claims and templates yet. `slices` are filled by their own watch.
     pub fn new(slices: Arc<Slices>) -> Self {
         Self {
             slices,

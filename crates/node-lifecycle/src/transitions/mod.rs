@@ -56,6 +56,7 @@ pub enum JobKind {
 }
 
 impl JobKind {
+    /// Its name in the names and labels of Jobs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scrub => "scrub",

@@ -140,11 +140,13 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// GPUs that a tenant holds, or that are kept for it.
     pub fn add_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used += gpus);
         self.count_firm(tenant);
     }
 
+    /// The reverse of [`Self::add_used`].
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
         self.count_firm(tenant);
@@ -183,6 +185,7 @@ impl<'a> Tree<'a> {
         self.change(tenant, |branch| branch.leaving += gpus);
     }
 
+    /// The reverse of [`Self::add_leaving`].
     pub fn remove_leaving(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
     }

@@ -48,6 +48,7 @@ pub struct RulePeers {
 }
 
 impl<'a> Peers<'a> {
+    /// The peers of policies in a namespace of the tenant.
     pub fn new(cache: &'a Cache, namespace: &'a str) -> Self {
         Self {
             cache,

@@ -38,10 +38,12 @@ pub fn add_gateway(
     }
 }
 
+/// The URL of an API server at a host, which is a name or an address.
 pub fn url(host: &str, port: u16) -> String {
     format!("https://{}", authority(host, port))
 }
 
+/// The Service through which a team reaches its API server from outside. `target`: the port at which the pods of the API server listen.
 pub fn external_service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service {
     Service {
         metadata: ObjectMeta {

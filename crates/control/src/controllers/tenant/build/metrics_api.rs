@@ -60,6 +60,7 @@ pub fn service() -> Service {
     }
 }
 
+/// Registers the metrics API in the tenant. `authority`: PEM of the authority that signed the certificate of its server.
 pub fn api_service(authority: &str) -> APIService {
     APIService {
         metadata: meta(NAME, None, &[]),

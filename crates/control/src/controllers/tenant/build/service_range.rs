@@ -174,6 +174,8 @@ pub fn add_missing_ports(mut recorded: Service, fresh: &Ports) -> Option<Service
     is_new.then_some(recorded)
 }
 
+/// The Service of the API server, at the first address of the range. `fresh`: the ports of the servers. Where these are no pods, the Service records them, and
+/// selects nothing.
 pub fn api_server_service(
     cluster: &TenantCluster,
     tenant: &TenantId,
@@ -198,6 +200,7 @@ pub fn api_server_service(
     }
 }
 
+/// The range that [`api_server_service`] recorded; none if the Service has no address.
 pub fn read_range(service: &Service) -> Option<ServiceRange> {
     range_of(service.spec.as_ref()?.cluster_ip.as_deref()?.parse().ok()?)
 }
