@@ -18,20 +18,20 @@ mod node_rules;
 mod placement;
 mod pod_affinity;
 mod read_pod;
-mod share;
 mod topology_spread;
 mod translate;
 mod units;
+mod work_share;
 mod workload;
 mod workload_index;
 
 pub use node_rules::NodeRules;
 pub use read_pod::read_claims;
-pub use share::Share;
 pub use translate::{
     HostNode, NodeGroupDemand, PoolDevices, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of,
     translate_demand, uses_node_of,
 };
+pub use work_share::Share;
 pub use workload::{
     ANTI_AFFINITY_PREFIX, Claim, DRA_PREFIX, Gang, PodAffinity, SPREAD_PREFIX, SchedulingState, Spread, Workload,
     available_amounts, is_device, is_of_same_domain, shorten,

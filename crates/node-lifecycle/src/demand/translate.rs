@@ -5,9 +5,9 @@ use super::{
     node_rules::NodeRules,
     placement::{PlacementSimulation, fits},
     pod_affinity,
-    share::{Constraints, Share, UsedShare},
     topology_spread::SpreadLimits,
     units::{DomainRule, SchedulingUnit, group_into_units},
+    work_share::{Constraints, Share, UsedShare},
     workload::{ANTI_AFFINITY_PREFIX, Workload, is_device, is_of_claims, is_of_same_domain, shorten},
 };
 use berth_api::labels;

@@ -2,9 +2,9 @@
 
 mod context;
 mod observe;
+mod pool_conditions;
 mod requested_nodes;
 mod shared_pool;
-mod validate;
 
 pub use context::HostNodePoolContext;
 

@@ -1,6 +1,6 @@
 //! Counts of a pool's nodes and GPUs.
 
-use super::validate::{check_health, validate_pool};
+use super::pool_conditions::{check_health, validate_pool};
 use crate::controllers::nodes::requested::UnavailableNodes;
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate};
 use berth_node_lifecycle::{

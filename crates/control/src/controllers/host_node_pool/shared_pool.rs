@@ -1,6 +1,6 @@
 //! Pools whose nodes several tenants share.
 
-use super::{observe::PoolNodes, validate::validate_pool};
+use super::{observe::PoolNodes, pool_conditions::validate_pool};
 use berth_api::{
     HostNodePool, HostNodePoolStatus, NodeCounts,
     conditions::{ConditionUpdate, READY},

@@ -4,8 +4,8 @@
 //! of the Project they are in. The record is the host pod itself: a pod without the gate counts.
 
 mod context;
+mod metrics;
 mod observe;
-mod publish;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -69,7 +69,7 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
         writes.add_project(own, &granted, &outcome);
     }
     writes.add_unlimited(&others);
-    publish::set_metrics(&context.metrics, &projects);
+    metrics::set_metrics(&context.metrics, &projects);
     if context.ledger.set_projects(projects) {
         context.queue.add_after(Key::Quotas, STATUS_PAUSE);
     }

@@ -200,7 +200,7 @@ pub fn api_server_service(
     }
 }
 
-/// The range that [`api_server_service`] recorded; none if the Service has no address.
+/// The range that [`api_server_service`] recorded; none if its address begins no range.
 pub fn read_range(service: &Service) -> Option<ServiceRange> {
     range_of(service.spec.as_ref()?.cluster_ip.as_deref()?.parse().ok()?)
 }

@@ -35,6 +35,7 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
     ConditionUpdate::mark_false(HEALTHY, reason, messages.join(". "))
 }
 
+/// Whether the nodes of a pool can be assigned together: they exist, belong to no other pool, have one product, and share GPUs as the spec says.
 pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> ConditionUpdate {
     let PoolNodes {
         counts,
