@@ -1,11 +1,24 @@
-use super::*;
-use crate::network::AllowedNetworks;
+use super::{
+    super::{
+        access::{CLASS_NOT_ALLOWED, NO_CLASS, Namespace, POOL_NOT_ALLOWED, WithoutClass},
+        settings::{self, Settings},
+    },
+    forbidden::{ATTRIBUTES_CLASS_NOT_ALLOWED, INLINE_DRIVER_NOT_ALLOWED, STORAGE_CLASS_NOT_ALLOWED},
+    report::ENFORCED,
+    *,
+};
+use crate::{authentication::ResolvedAuthentication, network::AllowedNetworks};
 use berth_api::{
-    ArgoCdServer, ControlPlaneService, DnsPolicy, ExpirationPolicy, HostNodePoolSpec, SchedulingMode, SyncPolicy,
-    TenantAccess, TenantLimits,
+    ArgoCdServer, ControlPlaneService, ControlPlaneServiceType, DnsPolicy, ExpirationPolicy, HostNodePool,
+    HostNodePoolSpec, NodeGroup, NodeMode, SchedulingMode, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec,
+    TenantLimits,
     network::{ClassNetwork, EgressRule},
 };
 use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 const DAY: i64 = 24 * 3600;
 
