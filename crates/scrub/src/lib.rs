@@ -7,29 +7,25 @@
 mod claims;
 mod containers;
 mod disks;
-mod driver;
 mod dumps;
 mod ephemeral;
 mod error;
 mod files;
-mod gpu_users;
 mod gpus;
 mod images;
 mod keyrings;
 mod kubelet;
-mod mps;
 mod node;
-mod persistence;
 mod pods;
 mod processes;
 pub mod program;
 mod removal;
 mod retry;
-mod toolkit;
 
 pub use error::Unclean;
 pub use node::Node;
 
+use gpus::mps;
 use retry::wait;
 
 /// Runs one step and returns a message about what was done.

@@ -1,16 +1,19 @@
 //! NVIDIA GPUs, by NVIDIA's own tool. Without such GPUs there is nothing to do; a node that has them but not the tool is not
 //! clean.
 
+mod driver;
+pub(crate) mod mps;
+mod persistence;
+mod toolkit;
+mod users;
+
 use crate::{
     Unclean,
-    driver::{self, Printed, Smi},
     files::{entries, text},
-    gpu_users,
     node::Node,
-    persistence,
     retry::wait,
-    toolkit,
 };
+use driver::{Printed, Smi};
 
 /// NVIDIA's vendor ID on the PCI bus.
 const NVIDIA: &str = "0x10de";
@@ -120,7 +123,7 @@ fn refused(node: &Node, arguments: &str, printed: &str) -> Unclean {
     if !IN_USE.iter().any(|known| lower.contains(known)) {
         return Unclean::Program(command);
     }
-    let users = match gpu_users::describe(node) {
+    let users = match users::describe(node) {
         Ok(Some(users)) => users,
         Ok(None) => "no process of the node has one open".into(),
         Err(error) => format!("their processes cannot be read ({error})"),

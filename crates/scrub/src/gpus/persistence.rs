@@ -2,9 +2,9 @@
 //! reset, and on again after it. A file on the node remembers the GPUs until then: a step that is killed, or fails, leaves it to the next one. Neither the
 //! file nor the mode outlasts a reboot.
 
+use super::driver::Smi;
 use crate::{
     Unclean,
-    driver::Smi,
     files::{at, remove, text},
     node::Node,
 };
@@ -59,7 +59,7 @@ fn with_persistence(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Printed;
+    use crate::gpus::driver::Printed;
     use std::cell::RefCell;
 
     /// An nvidia-smi that answers the query, and fails or not when it changes something.
