@@ -8,7 +8,7 @@
 //!
 //! A new policy has to be in one of the two tables.
 
-use super::{AdmissionPolicy, all_policies, cel, kubelet_sizes};
+use super::{AdmissionPolicy, all_policies, cel, nodes::kubelet_sizes};
 use std::collections::BTreeSet;
 
 /// Units of one expression.

@@ -12,55 +12,36 @@
 //!
 //! [`mutating_policies`] change requests before these policies see them, on hosts that can do that. Nothing depends on them.
 
-mod allowed_namespaces;
 mod annotations;
 mod cel;
-mod device_variables;
 mod devices;
-mod endpoints;
 mod events;
 mod field_checks;
-mod gateway;
-mod ingresses_and_routes;
-mod kubelet_sizes;
-mod kubelets;
 mod metadata;
-mod namespaces;
-mod network_policies;
+mod network;
 mod nodes;
-mod pod_origin;
-mod pod_security;
-mod pod_status;
 mod pods;
 mod policy;
+mod rights;
 mod room;
 mod secrets;
-mod services;
-mod shared_nodes;
 mod sizes;
 mod storage;
-mod team_pods;
-mod tenant_clusters;
-mod tenant_nodes;
-mod user_quotas;
+mod tenants;
 
 #[cfg(test)]
 mod cost_tests;
 
 pub use policy::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation};
-pub use tenant_clusters::{USE, USED_RESOURCES};
+pub use rights::{BYPASS, MIRROR_PODS, RESOURCE, SERVE};
+pub use tenants::tenant_clusters::{USE, USED_RESOURCES};
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
+use network::{endpoints, ingresses_and_routes, network_policies, services};
+use nodes::{kubelet_sizes, kubelets, tenant_nodes};
+use pods::{device_variables, team_pods, user_quotas};
 use policy::{WRITES, build_metadata, match_condition, validation};
-
-/// Resource of the API group `berth.dev` that exists only for the right to [`BYPASS`] the policies.
-pub const RESOURCE: &str = "admissionpolicies";
-/// Verb of the right to make requests that the policies would reject.
-pub const BYPASS: &str = "bypass";
-/// Resource of the API group `berth.dev` that exists only for the right to [`SERVE`].
-pub const MIRROR_PODS: &str = "mirrorpods";
-/// Verb of the right of a kubelet to create mirror pods that Services and NetworkPolicies select.
-pub const SERVE: &str = "serve";
+use tenants::{allowed_namespaces, gateway, namespaces, tenant_clusters};
 
 /// Every policy of Berth.
 pub fn all_policies() -> Vec<AdmissionPolicy> {
@@ -75,7 +56,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         user_quotas::build_policy(),
     ]);
     policies.extend(metadata::build_policies());
-    policies.extend(pod_status::build_policies());
+    policies.extend(pods::status::build_policies());
     policies.extend(storage::build_policies());
     policies.extend(devices::build_policies());
     policies.extend(ingresses_and_routes::build_policies());
@@ -88,7 +69,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         namespaces::build_policy(),
         network_policies::build_policy(),
         nodes::build_policy(),
-        pod_origin::build_policy(),
+        pods::origin::build_policy(),
         team_pods::build_policy(),
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),

@@ -14,7 +14,7 @@ const TENANT_CLUSTER: u32 = 160 * 1024;
 const WRITERS: u32 = 48 * 1024;
 /// Bytes of a pod without its status and its writers: more than translation makes of the largest.
 const POD: u32 = 1024 * 1024;
-/// Bytes of a pod with everything, as a syncer may leave it. Kubelets may leave more ([`super::kubelet_sizes`]).
+/// Bytes of a pod with everything, as a syncer may leave it. Kubelets may leave more ([`crate::nodes::kubelet_sizes`]).
 pub(super) const WHOLE_POD: u32 = 1408 * 1024;
 /// Bytes of an object of most other kinds without its status and its writers: less than a sixth of what is stored.
 const OBJECT: u32 = 240 * 1024;

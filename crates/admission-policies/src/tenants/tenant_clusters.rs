@@ -6,7 +6,7 @@
 //!
 //! The finalizer and the status are control's: by them it knows what exists on the host, and what is reserved of quotas.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{DEFAULT_CLASS, GROUP, VERSION, labels};
 
 /// Verb of the right to name a TenantClass or a HostNodePool in a TenantCluster.
@@ -21,7 +21,7 @@ const POOLS: &str = "hostnodepools";
 /// and about 28 in a policy, so that each pool has an expression of its own.
 const MAX_NEW_POOLS: usize = 16;
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let mut validations = vec![
         validation(
             format!(
@@ -61,7 +61,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
 
 /// Variables `class` and `oldClass`: the class of the TenantCluster after and before the request. Without a name it is `default`, also
 /// as long as that does not exist.
-pub(super) fn class_variables() -> [(&'static str, String); 2] {
+pub(crate) fn class_variables() -> [(&'static str, String); 2] {
     let class = |object: &str| format!("{object}.spec.?className.orValue('{DEFAULT_CLASS}')");
     [
         ("class", class("object")),
@@ -70,7 +70,7 @@ pub(super) fn class_variables() -> [(&'static str, String); 2] {
 }
 
 /// Variable `newPools`: the pools that the request adds, from `pools` and `oldPools`.
-pub(super) fn pool_variables() -> [(&'static str, String); 3] {
+pub(crate) fn pool_variables() -> [(&'static str, String); 3] {
     let pools = |object: &str| format!("{object}.spec.?nodeGroups.orValue([]).map(g, g.poolName)");
     [
         ("pools", pools("object")),
@@ -83,7 +83,7 @@ pub(super) fn pool_variables() -> [(&'static str, String); 3] {
 }
 
 /// What is reserved of quotas for a tenant, and whether it runs, is in its status.
-pub(super) fn build_status_policy() -> AdmissionPolicy {
+pub(crate) fn build_status_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-tenant-cluster-status",
         description: "The status of TenantClusters can be written by control only.",

@@ -1,9 +1,9 @@
 //! Services: no foreign addresses, and exposed to the outside only as the tenant's class allows.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-services",
         description: "Services of a tenant use no foreign addresses and have only types that its class allows.",

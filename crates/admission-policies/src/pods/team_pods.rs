@@ -4,13 +4,13 @@
 //! A policy with parameters is ignored if its evaluation fails, also because it costs too much. So the expressions go through few tolerations only,
 //! and what has more is decided without a look at them.
 
-use super::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
 /// Most tolerations of a pod. API servers have no limit, and let people add to those of a pod that exists.
 const TOLERATIONS: usize = 500;
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     // Without a key, a toleration is of every taint.
     let tolerates = |list: &str| {
         format!(

@@ -4,7 +4,7 @@
 //! Policies only add to what others allow, so each is validated for itself. Ports are not validated here: on a host with
 //! administrative network policies (`berth_control::network`) those restrict ports as well.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::{labels::NAMESPACE_NAME, policy_annotations};
 
 /// Whether the CIDR of `p.ipBlock` lies in one of the list `allowed` and excepts all blocked CIDRs within it.
@@ -20,7 +20,7 @@ fn is_allowed_block(allowed: &str) -> String {
     )
 }
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let all_peers = |direction: &str, side: &str, peer: &str| {
         format!("variables.{direction}.all(r, size(r.?{side}.orValue([])) > 0 && r.{side}.all(p, {peer}))")
     };

@@ -1,7 +1,7 @@
 //! Pods that may run on shared nodes: only in pools that their tenant may use, without devices, and without what its class
 //! denies on shared nodes.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{labels, policy_annotations};
 use berth_sync_rules::kinds::pod::GPU_RUNTIMES;
 
@@ -12,7 +12,7 @@ const TERMS: &str =
 const SECCOMP_PROFILES: [&str; 2] = ["RuntimeDefault", "Localhost"];
 
 /// Variables of validations of where a pod may run; they need [`cel::tenant_slug_variable`].
-pub(super) fn placement_variables() -> [(&'static str, String); 3] {
+pub(crate) fn placement_variables() -> [(&'static str, String); 3] {
     let own = format!(
         "object.spec.?nodeSelector[?'{}'].orValue('') == {}",
         labels::TENANT,
@@ -27,7 +27,7 @@ pub(super) fn placement_variables() -> [(&'static str, String); 3] {
 }
 
 /// A pod selects the tenant's own nodes, or each of its affinity terms selects these or shared pools that the tenant may use.
-pub(super) fn validate_placement() -> Validation {
+pub(crate) fn validate_placement() -> Validation {
     let own = format!(
         "e.key == '{}' && e.?values.orValue([]) == [{}]",
         labels::TENANT,
@@ -48,7 +48,7 @@ pub(super) fn validate_placement() -> Validation {
     )
 }
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let mut variables = vec![cel::tenant_slug_variable()];
     variables.extend(cel::metadata_variables());
     variables.extend(policy_variables());
@@ -136,7 +136,7 @@ fn validate_pods() -> Vec<Validation> {
     ]
 }
 
-/// A seccomp profile for every container, and no right to send packets under another address. `pod_security` rejects
+/// A seccomp profile for every container, and no right to send packets under another address. [`super::security`] rejects
 /// `Unconfined` and added capabilities.
 ///
 /// A pod's own fields cannot change once it exists, and neither can its ephemeral containers: those from before these rules stay as

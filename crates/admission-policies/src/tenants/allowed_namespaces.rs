@@ -5,14 +5,11 @@
 //! [`berth_api::AllowedNamespaces::allows`], by which control decides as long as a tenant runs. As for the verb `use`, what a TenantCluster
 //! names already is not checked again.
 
-use super::{
-    AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation, WRITES,
-    tenant_clusters::{class_variables, pool_variables},
-    validation,
-};
+use super::tenant_clusters::{class_variables, pool_variables};
+use crate::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation, WRITES, validation};
 use berth_api::{GROUP, VERSION};
 
-pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
+pub(crate) fn build_policies() -> [AdmissionPolicy; 2] {
     let class = validation(
         "params.metadata.name != variables.class || variables.class == variables.oldClass || variables.isAllowed",
         "spec.className: the class (default if empty) does not allow this namespace in its spec.allowedNamespaces; ask the platform team",

@@ -1,10 +1,10 @@
 //! TenantNodes say which nodes are assigned to a tenant, and its TenantSchedule when its pods run. Control writes them; the syncer trusts
 //! them.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
 use berth_api::{GROUP, VERSION};
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-tenant-nodes",
         description: "TenantNodes and TenantSchedules can be written by control only.",

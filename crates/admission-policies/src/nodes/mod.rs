@@ -2,7 +2,11 @@
 //! policy a kubelet could change labels of its own Node, among them those that pods of tenants select nodes by. Other labels, by which pools
 //! select nodes, stay as they are while tenants use the node.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+pub(super) mod kubelet_sizes;
+pub(super) mod kubelets;
+pub(super) mod tenant_nodes;
+
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
 /// Labels of a node that one tenant has, or that several share.
@@ -10,7 +14,7 @@ const MARKS_OF_USE: [&str; 2] = [labels::NODE_STATE, labels::SHARED_POOL];
 /// Domains of labels that a newer kubelet may add by itself.
 const KUBELET_DOMAINS: [&str; 3] = ["kubernetes.io", "beta.kubernetes.io", "kubelet.kubernetes.io"];
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let reserved = cel::is_reserved_key("k");
     let taints = |object: &str| {
         format!(

@@ -2,7 +2,7 @@
 //! controllers which tenants share, and no values that such a controller may not be able to load. The checks of values are
 //! those of translation.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, field_checks, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, field_checks, validation};
 use berth_api::policy_annotations;
 use berth_sync_rules::{
     kinds::{
@@ -13,7 +13,7 @@ use berth_sync_rules::{
 };
 use std::collections::BTreeMap;
 
-pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![build_ingress_policy(), build_route_policy()]
 }
 

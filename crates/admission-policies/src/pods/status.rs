@@ -4,9 +4,9 @@
 //!
 //! An API server takes metadata from requests for the status, too: labels, annotations and finalizers, which policies on pods do not see there.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, cel, validation};
 
-pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
+pub(crate) fn build_policies() -> [AdmissionPolicy; 2] {
     [build_policy_for_syncers(), build_policy_for_agents()]
 }
 

@@ -1,9 +1,9 @@
 //! Pods of tenants whose Project limits its users: each waits behind a gate until control has counted it, whatever a syncer does.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::{labels, policy_annotations};
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let has_gate = |object: &str| {
         format!(
             "{object}.spec.?schedulingGates.orValue([]).exists(g, g.name == '{}')",

@@ -5,7 +5,7 @@
 //! Limits are many times of what kubelets, device plug-ins and drivers write with this credential, because nodes of the platform have them as
 //! well. What is too large already may shrink.
 
-use super::{
+use crate::{
     AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES,
     room::{at_most, whole},
 };
@@ -18,7 +18,7 @@ struct Limit {
 }
 
 /// Bytes of a static pod. Its number has no limit.
-pub(super) const STATIC_POD: u32 = 128 * 1024;
+pub(crate) const STATIC_POD: u32 = 128 * 1024;
 /// Bytes of other pods: what is stored, less what a deletion writes.
 const POD: u32 = 1440 * 1024;
 /// The annotation of static pods, which nobody can add to or take from a pod.
@@ -51,7 +51,7 @@ const fn limit(group: &'static str, resources: &'static [&'static str], bytes: u
     }
 }
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let rule = |limit: &Limit| ResourceRule {
         group: limit.group,
         // All versions are measured alike.
@@ -111,7 +111,8 @@ fn table() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::room, *};
+    use super::*;
+    use crate::room;
     use std::collections::BTreeMap;
 
     /// What others write into a pod and a Node before they are gone has room.

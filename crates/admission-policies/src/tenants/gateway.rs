@@ -1,14 +1,14 @@
 //! The gateway asks for the wake of a tenant by an annotation. RBAC has no rights for single fields, so that its right to patch
 //! TenantClusters is a right to their specs, which say what tenants get. This policy leaves the annotation.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
 use berth_api::{GROUP, labels};
 
 /// Fields of the metadata that each request may change: the annotations, which have an expression of their own, and what the API server
 /// writes.
 const METADATA: [&str; 3] = ["annotations", "managedFields", "resourceVersion"];
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let wake = labels::WAKE_REQUESTED_AT;
     let mut variables = Vec::from(cel::metadata_variables());
     variables.push((

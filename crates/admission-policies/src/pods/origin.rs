@@ -1,9 +1,9 @@
 //! Pods outside of the namespaces of tenants do not say that a syncer made them. Control believes the label in workload namespaces only. With it
 //! elsewhere, people and programs would take a pod for a tenant's.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-pod-origin",
         description: "Pods outside of the namespaces of tenants do not carry the label of pods that syncers make.",

@@ -2,12 +2,12 @@
 //! than a tenant may: create mirror pods in any namespace, whose labels lead traffic of Services to them and which NetworkPolicies take for
 //! pods of the platform, and offer devices under the name of another node's pool.
 
-use super::{
+use crate::{
     AdmissionPolicy, MIRROR_PODS, ParameterKind, ResourceRule, SERVE, Scope, Subjects, WRITES, cel, validation,
 };
 use berth_api::{labels, system};
 
-pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
         build_mirror_pod_policy(),
         build_mirror_pod_service_policy(),

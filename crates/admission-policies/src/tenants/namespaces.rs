@@ -1,10 +1,10 @@
 //! Namespaces: labels and annotations say which tenant a namespace belongs to, what it is for, what the tenant's class allows
 //! and which Pod Security level applies, so only control may write them.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let reserved = cel::is_reserved_key("k");
     let security = "k.startsWith('pod-security.kubernetes.io/')";
     let is_tenant_namespace = format!(

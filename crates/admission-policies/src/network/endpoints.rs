@@ -8,11 +8,11 @@
 //! units, so both are limited: addresses here, ranges where control makes the list. So are the numbers of ports, which the
 //! API server does not check.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, field_checks, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, field_checks, validation};
 use berth_api::{policy_annotations, ranges};
 use berth_sync_rules::kinds::endpoint_slice::{CHECKS, MANAGED_BY, MAX_ADDRESSES, SYNCER};
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let is_managed_by_syncer =
         |object: &str| format!("{object}.metadata.?labels[?'{MANAGED_BY}'].orValue('') == '{SYNCER}'");
     AdmissionPolicy {

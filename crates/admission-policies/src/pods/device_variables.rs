@@ -3,7 +3,7 @@
 //!
 //! The rules are those of `berth_sync_rules::translation::device_variables`, from the same lists.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::policy_annotations;
 use berth_sync_rules::translation::device_variables::{
     CUDA_VERSION, DENIED_NAMES, DENIED_PREFIX, HARMLESS_INFIX, HARMLESS_NAMES, HARMLESS_PREFIXES, HARMLESS_SUFFIXES,
@@ -14,12 +14,12 @@ use berth_sync_rules::translation::device_variables::{
 const MESSAGE: &str = "environment variables may not choose devices: the scheduler assigns them";
 
 /// Variable `deviceVariables`: what the tenant's class lists.
-pub(super) fn given_variables() -> (&'static str, String) {
+pub(crate) fn given_variables() -> (&'static str, String) {
     cel::allowed_names_variable("deviceVariables", policy_annotations::DEVICE_VARIABLES)
 }
 
 /// No variable of the containers in a list of a pod's spec chooses devices, by its name or by a prefix for keys.
-pub(super) fn validate_containers(containers: &str) -> Validation {
+pub(crate) fn validate_containers(containers: &str) -> Validation {
     let no_device = cel::string_list(NO_DEVICE.iter().copied());
     validation(
         format!(
@@ -34,7 +34,7 @@ pub(super) fn validate_containers(containers: &str) -> Validation {
 }
 
 /// No key of a ConfigMap or Secret is the name of such a variable.
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-variable-sources",
         description: "ConfigMaps and Secrets of a tenant have no keys that choose devices as environment variables.",

@@ -8,7 +8,8 @@
 //! The rules are those of `k8s.io/pod-security-admission/policy`, level `baseline`, and a little stricter: other values of `procMount` are not
 //! allowed with a user namespace either, and sysctls are those of the oldest version. Host paths are rejected by `berth-new-pods`.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
+use super::shared_nodes;
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{policy_annotations, sync_policy::EXTRA_CAPABILITIES};
 use berth_sync_rules::kinds::pod::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};
 
@@ -21,7 +22,7 @@ const EPHEMERAL: &str = "ephemeralContainers";
 /// All lists of containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", EPHEMERAL];
 
-pub(super) fn build_policy() -> AdmissionPolicy {
+pub(crate) fn build_policy() -> AdmissionPolicy {
     let mut variables = vec![
         cel::tenant_slug_variable(),
         cel::allowed_names_variable("capabilities", policy_annotations::CAPABILITIES),

@@ -1,24 +1,29 @@
 //! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
 //! For annotations see `annotations`.
 //!
-//! Host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: `pod_security` does that, and the Pod Security
+//! Host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: [`security`] does that, and the Pod Security
 //! level of the workload namespace, unless the tenant's class gives capabilities.
 
-use super::{
-    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, pod_security,
-    shared_nodes, validation,
-};
+pub(super) mod device_variables;
+pub(super) mod origin;
+mod security;
+mod shared_nodes;
+pub(super) mod status;
+pub(super) mod team_pods;
+pub(super) mod user_quotas;
+
+use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{
     DEVICES_BY_CLASS, labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS,
 };
 
-pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
         build_pod_policy(),
         build_new_pod_policy(),
         build_pod_deletion_policy(),
         shared_nodes::build_policy(),
-        pod_security::build_policy(),
+        security::build_policy(),
     ]
 }
 

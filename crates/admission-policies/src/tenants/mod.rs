@@ -1,0 +1,6 @@
+//! TenantClusters, and the namespaces that belong to them.
+
+pub(super) mod allowed_namespaces;
+pub(super) mod gateway;
+pub(super) mod namespaces;
+pub(super) mod tenant_clusters;
