@@ -316,5 +316,4 @@ pub fn refresh_times(secret: &Value) -> BTreeMap<String, Timestamp> {
 }
 
 #[cfg(test)]
-#[path = "certificate_tests.rs"]
 mod tests;

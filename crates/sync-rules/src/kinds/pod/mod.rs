@@ -50,16 +50,6 @@ mod volume_claims;
 mod volumes;
 
 #[cfg(test)]
-mod capability_tests;
-#[cfg(test)]
-mod class_tests;
-#[cfg(test)]
-mod own_taint_tests;
-#[cfg(test)]
-mod property_tests;
-#[cfg(test)]
-mod schema_tests;
-#[cfg(test)]
 mod tests;
 
 pub use security::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};

@@ -199,5 +199,4 @@ fn read(cache: &Cache) -> OwnLabels {
 }
 
 #[cfg(test)]
-#[path = "own_labels_tests.rs"]
 mod tests;

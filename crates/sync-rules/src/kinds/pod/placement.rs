@@ -109,5 +109,4 @@ pub fn is_outdated(cache: &Cache, name: &Name, pod: &Value, host: &Stored) -> bo
 }
 
 #[cfg(test)]
-#[path = "placement_tests.rs"]
 mod tests;

@@ -1,5 +1,11 @@
 //! Golden tests of pods as a whole; the parts have their own.
 
+mod capability;
+mod class;
+mod own_taint;
+mod property;
+mod schema;
+
 use super::*;
 use crate::model::{store::Stored, tenant::test_tenant};
 use crate::{model::KindId, registry};

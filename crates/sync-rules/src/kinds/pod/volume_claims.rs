@@ -265,5 +265,4 @@ pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &m
 }
 
 #[cfg(test)]
-#[path = "volume_claims_tests.rs"]
 mod tests;

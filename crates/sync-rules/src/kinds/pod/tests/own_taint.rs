@@ -1,9 +1,6 @@
 //! Cordons and taints that a tenant gives its Nodes.
 
-use super::{
-    tests::{cache, name, pod},
-    *,
-};
+use super::{super::*, cache, name, pod};
 use crate::model::{KindId, store::Stored};
 
 #[test]

@@ -2,7 +2,9 @@
 //! version, has a rule, and no rule is for a field that no version has. The schemas are kept in `schemas/`; the
 //! end-to-end tests compare them with running servers and update them with `BERTH_UPDATE_SCHEMAS=1`.
 
-use super::{affinity, claims, container, environment, scheduling, security, spec, tables::*, volume_claims, volumes};
+use super::super::{
+    affinity, claims, container, environment, scheduling, security, spec, tables::*, volume_claims, volumes,
+};
 use crate::translation::fields::{Fields, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +14,8 @@ pub type Types = BTreeMap<String, BTreeMap<String, String>>;
 /// The schemas of all supported versions.
 pub fn schemas() -> [Types; 2] {
     [
-        include_str!("../../../schemas/pod-v1.36.4.json"),
-        include_str!("../../../schemas/pod-v1.37.1.json"),
+        include_str!("../../../../schemas/pod-v1.36.4.json"),
+        include_str!("../../../../schemas/pod-v1.37.1.json"),
     ]
     .map(|text| serde_json::from_str(text).unwrap())
 }

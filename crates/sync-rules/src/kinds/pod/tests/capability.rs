@@ -1,6 +1,6 @@
 //! Capabilities that the tenant's class gives.
 
-use super::*;
+use super::super::*;
 use crate::{model::tenant::test_tenant, registry};
 use std::sync::Arc;
 

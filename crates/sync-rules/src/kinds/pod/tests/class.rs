@@ -1,6 +1,6 @@
 //! Rules that depend on the tenant's class: priorities, accounts, runtime classes, groups, and the scheduling mode.
 
-use super::*;
+use super::super::*;
 use crate::{
     model::{resource::host_name, store::Stored, tenant::test_tenant},
     registry,

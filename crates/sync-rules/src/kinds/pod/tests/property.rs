@@ -1,9 +1,8 @@
 //! Pods and statuses generated at random from the API servers' schemas.
 
 use super::{
-    Pods,
-    schema_tests::{Types, schemas, structure},
-    update,
+    super::{Pods, update},
+    schema::{Types, schemas, structure},
 };
 use crate::{
     model::{
@@ -273,7 +272,7 @@ proptest! {
         prop_assert_eq!(&host["spec"]["automountServiceAccountToken"], &json!(false));
 
         for key in json::strings(&host, &["metadata", "annotations"]).keys() {
-            prop_assert!(labels::is_reserved(key) || super::ANNOTATIONS.contains(&key.as_str()), "{key}");
+            prop_assert!(labels::is_reserved(key) || super::super::ANNOTATIONS.contains(&key.as_str()), "{key}");
         }
 
         // A new host pod needs no update.
