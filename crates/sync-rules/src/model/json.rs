@@ -36,6 +36,11 @@ pub fn strings(value: &Value, path: &[&str]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Whether an object is being deleted.
+pub fn is_deleted(object: &Value) -> bool {
+    text(object, &["metadata", "deletionTimestamp"]).is_some()
+}
+
 /// An object with these fields. The macro `json!` copies the values that it is given, to the last text; this takes them.
 pub fn object<const COUNT: usize>(fields: [(&str, Value); COUNT]) -> Value {
     let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value));

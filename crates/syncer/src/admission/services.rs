@@ -30,7 +30,8 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
         return Verdict::Allow(Vec::new());
     };
     let old = Some(&request.old).filter(|_| request.operation == Operation::Update);
-    if old.is_some_and(|old| is_same(&request.object, old)) || is_ending(&request.object) {
+    // One that is being deleted may always lose its finalizers.
+    if old.is_some_and(|old| is_same(&request.object, old)) || json::is_deleted(&request.object) {
         return Verdict::Allow(Vec::new());
     }
     let (name, mut changes) = match name_of(&request.object) {
@@ -76,11 +77,6 @@ pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: 
 fn is_same(object: &Value, old: &Value) -> bool {
     let annotations = |service: &Value| json::strings(service, &["metadata", "annotations"]);
     object.get("spec") == old.get("spec") && annotations(object) == annotations(old)
-}
-
-/// An object that is being deleted may always lose its finalizers.
-fn is_ending(object: &Value) -> bool {
-    json::text(object, &["metadata", "deletionTimestamp"]).is_some()
 }
 
 /// The name, and the change that writes it if it is to be generated: an API server would do so only after admission,

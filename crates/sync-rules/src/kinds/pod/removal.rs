@@ -21,8 +21,8 @@ const HAVE_EVENTS: [&str; 3] = ["PreemptionByScheduler", "DeletionByTaintManager
 /// Shows in the status for the tenant that the host removes the pod. One that has not run is created on the host again.
 pub(super) fn show(observation: &Observation<'_>, has_run: bool, status: &mut Value) {
     let (before, now) = (&observation.tenant["status"], observation.now);
-    let is_by_tenant = is_deleted(observation.tenant) && !is_removed(before);
-    if !has_run || is_by_tenant || !is_deleted(observation.host) {
+    let is_by_tenant = json::is_deleted(observation.tenant) && !is_removed(before);
+    if !has_run || is_by_tenant || !json::is_deleted(observation.host) {
         return;
     }
     match json::text(status, &["phase"]) {
@@ -49,7 +49,7 @@ pub(super) fn show(observation: &Observation<'_>, has_run: bool, status: &mut Va
 /// The removal that the status of the tenant's pod shows, unless the tenant deletes the pod already.
 pub(super) fn removal(pod: &Value) -> Option<Removal> {
     let status = &pod["status"];
-    if is_deleted(pod) || !is_removed(status) {
+    if json::is_deleted(pod) || !is_removed(status) {
         return None;
     }
     let text = |field: &str| disruption(status).and_then(|disruption| json::text(disruption, &[field]));
@@ -62,10 +62,6 @@ pub(super) fn removal(pod: &Value) -> Option<Removal> {
     Some(Removal {
         event: Some((DELETED.0, message)),
     })
-}
-
-fn is_deleted(pod: &Value) -> bool {
-    json::text(pod, &["metadata", "deletionTimestamp"]).is_some()
 }
 
 /// Whether [`show`] has noted in the status that the host removes the pod: its reason is that of its disruption. Kubelets that evict write

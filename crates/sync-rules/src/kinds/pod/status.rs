@@ -232,7 +232,7 @@ pub fn lost_status(
     now: Timestamp,
 ) -> Option<Value> {
     let before = &pod["status"];
-    let is_deleted = json::text(pod, &["metadata", "deletionTimestamp"]).is_some();
+    let is_deleted = json::is_deleted(pod);
     if is_finished(before) || is_deleted && super::token::node_of(pod).is_none() {
         return None;
     }
