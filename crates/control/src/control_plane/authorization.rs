@@ -10,13 +10,14 @@
 //! else, as a request has one identity to act as; for what else they may not do there are admission policies.
 
 use super::{
-    certificates::{ARGO_CD_USER, Authorities, CONTROL_USER},
+    admission::{
+        created_by::{CONTROLLER_MANAGER, CONTROLLERS},
+        platform_objects::API_SERVER_USER,
+    },
+    certificates::{ARGO_CD_USER, Authorities, CONTROL_USER, TENANT_USER},
     component::{FILES, file_flag},
     coredns::DNS_USER,
-    created_by::{CONTROLLER_MANAGER, CONTROLLERS},
-    platform_objects::API_SERVER_USER,
     scheduler::SCHEDULER_USER,
-    syncer::TENANT_USER,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;

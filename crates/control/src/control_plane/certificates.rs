@@ -26,6 +26,8 @@ pub const CONTROL_USER: &str = berth_api::PLATFORM_USER;
 /// The user that Argo CD is in tenants. Nobody there can impersonate it either: what it reads does not keep a tenant awake, and audit logs
 /// tell by its name what comes from the platform.
 pub const ARGO_CD_USER: &str = "berth:argocd";
+/// The user that the syncer is in its tenant.
+pub const TENANT_USER: &str = "berth:syncer";
 
 /// Why certificates could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! The tenant's kube-controller-manager, without controllers that the host replaces.
 
 use super::{
+    admission::created_by::CONTROLLER_MANAGER as CONTROLLER_MANAGER_USER,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{CONTROLLER_MANAGER, Component, file_flag, flag, kubernetes_program, version_flags},
-    created_by::CONTROLLER_MANAGER as CONTROLLER_MANAGER_USER,
     garbage_collection,
     input::ControlPlaneInput,
 };

@@ -12,26 +12,19 @@ mod client_authority;
 mod component;
 mod controller_manager;
 mod coredns;
-mod created_by;
-mod datastore_limit;
 pub mod dns_customization;
 mod egress;
 mod endpoints;
-mod flow_control;
 mod garbage_collection;
 mod input;
-mod own_apis;
-mod own_object_changes;
-mod own_objects;
-mod platform_objects;
-mod platform_requests;
 mod scheduler;
-mod static_policies;
 mod syncer;
-mod write_pace;
 
+pub use admission::own_objects::{OwnObject, api_server_objects, served_groups, served_versions};
 pub use api_server::{COMPLETE, ISSUER as SERVICE_ACCOUNT_ISSUER, SERVES, has_public_discovery};
-pub use certificates::{ARGO_CD_USER, Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore};
+pub use certificates::{
+    ARGO_CD_USER, Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore, TENANT_USER,
+};
 pub use client_authority::{Rotation, RotationFacts, RotationStep, due_request, next_step};
 pub use component::{
     API_SERVER, COMPONENTS, CONTROLLER_MANAGER, COREDNS, Component, EXTERNAL_SERVICE, FILES, Form, Health, Program,
@@ -40,8 +33,6 @@ pub use component::{
 pub use coredns::DNS_USER;
 pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
-pub use own_objects::{OwnObject, api_server_objects, served_groups, served_versions};
-pub use syncer::TENANT_USER;
 
 use berth_api::SchedulingMode;
 

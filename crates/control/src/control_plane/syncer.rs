@@ -3,7 +3,7 @@
 
 use super::{
     admission,
-    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    certificates::{Authorities, CertificateError, Leaf, LeafStore, TENANT_USER},
     component::{Component, FILES, Health, Program, SYNCER, file_flag, flag},
     egress,
     input::ControlPlaneInput,
@@ -15,9 +15,6 @@ use berth_pki::{
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
 };
 use std::collections::BTreeMap;
-
-/// User name of the syncer in its tenant.
-pub const TENANT_USER: &str = "berth:syncer";
 
 /// Memory of a syncer without objects, and for what comes and goes: idle it has 17 to 20 MiB (docs/operations/performance.md), an object
 /// or an answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`), objects that have just changed 64 MiB (`Fresh`

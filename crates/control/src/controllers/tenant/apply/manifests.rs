@@ -85,7 +85,7 @@ pub(super) async fn keep_manifests(
 }
 
 /// Whether nobody in the tenant can register another server for groups that API servers serve themselves: all of its API servers have the
-/// policy (`control_plane::own_apis`).
+/// policy (`control_plane::admission::own_apis`).
 fn protects_own_groups(accepted: &Accepted) -> bool {
     let status = accepted.tenant.cluster.status.as_ref();
     let running = status.and_then(|status| status.version.as_deref());

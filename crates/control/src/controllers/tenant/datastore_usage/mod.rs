@@ -3,7 +3,7 @@
 //! Its API server estimates that itself, in its [`metrics`]. What it does not measure, control reads in etcd ([`unmeasured`]), and
 //! everything if the API server does not answer for long.
 //! From certain percentages on ([`share`]), the API server creates nothing more, and then lets no object grow
-//! (`control_plane::datastore_limit`): well before etcd is full, which would stop every tenant.
+//! (`control_plane::admission::datastore_limit`): well before etcd is full, which would stop every tenant.
 
 mod metrics;
 mod share;

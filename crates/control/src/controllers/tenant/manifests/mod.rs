@@ -4,7 +4,7 @@
 //! its end. [`parts`] says in which order and for how long, [`live`] what is there, [`kinds`] and [`definitions`] where the objects of a kind
 //! are, and [`registrations`] which servers answer for them. [`own_groups`] keeps the groups of Kubernetes the API server's own. [`messages`] is
 //! what is wrong, and [`state`] what the status says of it. The objects of a manifest in mode Keep carry a label by which the tenant's API server
-//! knows them (`control_plane::platform_objects`).
+//! knows them (`control_plane::admission::platform_objects`).
 
 mod altered;
 mod definitions;

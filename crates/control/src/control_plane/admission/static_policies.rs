@@ -1,7 +1,7 @@
 //! Admission policies that are files of the API server and no objects of the tenant: nobody in the tenant can delete, change or evade
 //! them. API servers read such files from Kubernetes 1.37 on.
 
-use super::component::FILES;
+use super::super::component::FILES;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

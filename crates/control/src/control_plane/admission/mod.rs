@@ -5,12 +5,21 @@
 //! And the connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
 //! by which the API server presents its own. Other programs on the machine have no certificate and are rejected.
 
+pub(super) mod created_by;
+mod datastore_limit;
+mod flow_control;
+mod own_apis;
+mod own_object_changes;
+pub(super) mod own_objects;
+pub(super) mod platform_objects;
+mod platform_requests;
+mod static_policies;
+mod write_pace;
+
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::FILES,
-    created_by, datastore_limit, flow_control,
     input::ControlPlaneInput,
-    own_apis, own_object_changes, platform_objects, platform_requests, static_policies, write_pace,
 };
 use berth_kubernetes_versions::features;
 use berth_pki::Usage;

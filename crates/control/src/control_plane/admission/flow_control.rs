@@ -6,7 +6,7 @@
 //! `cluster-admin` and `system:masters`, too.
 
 use super::{
-    certificates::CONTROL_USER,
+    super::certificates::CONTROL_USER,
     own_objects,
     platform_objects::API_SERVER_USER,
     static_policies::{add_file, binding, policy, rule, validation},

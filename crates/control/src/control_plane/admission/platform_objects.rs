@@ -5,7 +5,7 @@
 //! The policy goes by the name of the user: nobody in the tenant can be control or the API server, whatever RBAC says (`authorization`).
 
 use super::{
-    certificates::CONTROL_USER,
+    super::certificates::CONTROL_USER,
     static_policies::{add_file, binding, changes_nothing, policy, rule, validation},
 };
 use berth_api::labels;
@@ -20,7 +20,7 @@ const NAME: &str = "platform-objects.berth.dev.static.k8s.io";
 const DENIED: &str = "the object belongs to the platform (label berth.dev/managed-by: platform), which keeps it in every tenant of the \
                       class: only Berth creates, changes and deletes such objects. Ask the platform team";
 /// The user that an API server is for itself.
-pub(super) const API_SERVER_USER: &str = "system:apiserver";
+pub(in super::super) const API_SERVER_USER: &str = "system:apiserver";
 /// The controller that fills in the rules of roles that aggregate others. It does so again if somebody acts in its name.
 pub(super) const AGGREGATION: &str = "request.userInfo.username == 'system:serviceaccount:kube-system:clusterrole-aggregation-controller' && \
                            request.operation == 'UPDATE' && request.resource.group == 'rbac.authorization.k8s.io' && \

@@ -4,12 +4,13 @@
 //! validates, so only what would be stored otherwise takes from the tenant's allowance.
 
 use super::{
-    certificates::{Authorities, CONTROL_USER},
-    component::FILES,
-    input::ControlPlaneInput,
+    super::{
+        certificates::{Authorities, CONTROL_USER, TENANT_USER},
+        component::FILES,
+        input::ControlPlaneInput,
+    },
     platform_objects::API_SERVER_USER,
     static_policies::{add_file, rule},
-    syncer::TENANT_USER,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use berth_sync_rules::admission::writes::{LARGE, PATH};

@@ -9,7 +9,7 @@
 //! bindings by which people who could make room have their roles.
 
 use super::{
-    certificates::CONTROL_USER,
+    super::certificates::CONTROL_USER,
     own_objects,
     static_policies::{add_file, binding, policy, rule, validation},
 };

@@ -11,12 +11,11 @@
 //! labels either, as those of `exec` are: such a policy may not be for connections.
 
 use super::{
-    certificates::CONTROL_USER,
+    super::certificates::{CONTROL_USER, TENANT_USER},
     platform_objects::API_SERVER_USER,
     static_policies::{
         add_file, add_mutating_file, binding, mutating_binding, mutating_policy, policy, rule, validation,
     },
-    syncer::TENANT_USER,
 };
 use berth_api::labels;
 use serde_json::{Value, json};

@@ -37,11 +37,11 @@ const DENIED_REVISION: &str = "pods of the revision could count for another user
 const DENIED_TOKEN: &str = "the controllers of Kubernetes create pods in the name of other users: nobody but kube-controller-manager has \
                             their tokens";
 /// The user that the controller manager is for itself.
-pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+pub(in super::super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
 /// ServiceAccounts of `kube-system` that create pods and templates from other templates. Nobody acts in their name: `authorization` denies to
 /// impersonate them, and the policies below deny their tokens.
-pub(super) const CONTROLLERS: [&str; 7] = [
+pub(in super::super) const CONTROLLERS: [&str; 7] = [
     "cronjob-controller",
     "daemon-set-controller",
     "deployment-controller",

@@ -5,11 +5,10 @@
 //! its objects are there as it wants them, it writes none.
 
 use super::{
-    certificates::CONTROL_USER,
+    super::certificates::{CONTROL_USER, TENANT_USER},
     own_objects::{OWN, is_one_of},
     platform_objects::{AGGREGATION, API_SERVER_USER, same_labels_and_life},
     static_policies::{add_file, binding, changes_nothing, policy, rule, validation},
-    syncer::TENANT_USER,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
