@@ -133,6 +133,7 @@ fn common_field(measure: &Measure) -> Option<String> {
 }
 
 /// Lists that an API server writes as null where a request leaves them out: their fields have no `omitempty`.
+/// Only the Go types say which these are: in the schemas they are optional like all others. So this list is written by hand.
 const MAY_BE_NULL: [&str; 1] = ["requests"];
 
 /// Names of the items of lists within lists.
