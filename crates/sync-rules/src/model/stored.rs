@@ -17,10 +17,10 @@ pub struct Deletion {
 }
 
 impl Deletion {
-    /// Whether its time is over and nothing keeps it, so that it should be gone. An API server writes the end of the grace
+    /// Whether its time is over and nothing keeps it, so that it is about to be gone. An API server writes the end of the grace
     /// and deletes the object in two steps: a request that is cut off between them leaves it like this for ever, until
     /// it is deleted again.
-    pub fn is_cut_off(self) -> bool {
+    pub fn is_in_last_step(self) -> bool {
         self.grace_seconds == Some(0) && !self.held
     }
 

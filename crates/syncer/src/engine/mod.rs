@@ -25,6 +25,7 @@ mod delete;
 mod device_claims;
 mod device_room;
 mod dropped;
+mod endings;
 pub(crate) mod endpoint_changes;
 mod gang_claims;
 mod group_members;
@@ -139,6 +140,8 @@ pub struct Engine {
     /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
     /// takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
+    /// Host objects that are about to be gone.
+    endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
     applied_bytes: Mutex<HashMap<Key, u64>>,
     /// Bytes that are being written to the host and are not in the stores yet.
@@ -259,6 +262,7 @@ impl Engine {
             to_compare: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
+            endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),

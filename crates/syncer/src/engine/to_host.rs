@@ -84,6 +84,10 @@ pub(super) async fn reconcile(
     let host_facts = host.as_deref().map(|stored| HostFacts {
         origin_uid: stored.origin_uid.as_deref(),
         deletion: stored.deletion,
+        ends_in: match stored.deletion {
+            Some(deletion) if deletion.is_in_last_step() => engine.endings.begin(&id.key(name.clone()), stored.version),
+            _ => Duration::ZERO,
+        },
         reserved: stored
             .reserved_at
             .filter(|_| stored.origin_uid.is_none())
@@ -180,6 +184,7 @@ impl ObjectSync<'_> {
                 deleted
             }
             (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
+            (Action::AwaitEnd(left), ..) => Ok(Outcome::requeue("ending", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,
             (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, tombstone.as_deref()).await,
             (Action::MarkLost, Some((stored, object)), _) => {
@@ -196,6 +201,7 @@ impl ObjectSync<'_> {
                 if tenant.is_none() && host.is_none() {
                     lock(&self.engine.synced_versions).remove(&self.key());
                     lock(&self.engine.narrowed).remove(&self.key());
+                    self.engine.endings.forget(&self.key());
                     lock(&self.engine.applied_bytes).remove(&self.key());
                 }
                 Ok(Outcome::new("nothing"))
