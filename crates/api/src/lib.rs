@@ -49,6 +49,7 @@ mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
+mod tenant_version;
 pub mod text;
 mod tree_resource;
 mod user_quotas;
@@ -107,8 +108,8 @@ pub use storage_offer::{StorageOffer, UnknownStorageOffer};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, DatastoreUsage, HostUsage, NodeGroup, NodeMode, Phase, SchedulingMode, SecretReference,
-    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
+    DatastoreUsage, HostUsage, NodeGroup, NodeMode, Phase, SchedulingMode, SecretReference, TenantCluster,
+    TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use tenant_schedule::{

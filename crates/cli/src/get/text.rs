@@ -24,8 +24,8 @@ pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp
 fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Timestamp) -> String {
     let name = TenantName::of(tenant);
     let created = tenant.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let version = status.version.as_ref().unwrap_or(&tenant.spec.version);
-    let upgrade = status.upgrading_to.as_ref();
+    let version = tenant.shown_version().unwrap_or("-");
+    let upgrade = status.upgrading_to.as_ref().filter(|_| status.version.is_some());
     let upgrade = upgrade.map_or_else(String::new, |next| format!(", being upgraded to {next}"));
     let mut lines = vec![
         format!("Name:      {name}"),
