@@ -81,8 +81,8 @@ pub use idle_reclaim::{
     OwnerKind, OwnerSuspend,
 };
 pub use idle_status::{
-    ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
-    StoppedOwner, UnknownGpus, UnlistedWorkloads,
+    ALL_STOPPED_OWNERS, IdleNode, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_NODES, MOST_IDLE_WORKLOADS,
+    MOST_STOPPED_OWNERS, StoppedOwner, UnknownGpus, UnlistedNodes, UnlistedWorkloads,
 };
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ArgoCdServer, ClassIntegrations, RegistrationPolicy,

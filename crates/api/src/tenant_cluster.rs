@@ -342,7 +342,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["poolName"]))]
     pub unused_nodes: Vec<UnusedNodesStatus>,
-    /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
+    /// GPUs of the tenant that do nothing: those of its pods, if its class reclaims such GPUs, and nodes of which no pod requests a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
     /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.

@@ -3,7 +3,7 @@
 use berth_api::{TreeQuotaStatus, UserStatus};
 
 use super::{LevelView, QuotaView};
-use crate::output::join_lines;
+use crate::output::{join_lines, plural};
 
 /// Characters of a bar.
 const BAR: u64 = 20;
@@ -35,7 +35,6 @@ pub(super) fn describe(view: &QuotaView) -> String {
 }
 
 fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
-    let tenants = usize::try_from(level.tenants).unwrap_or(usize::MAX);
     let waiting = match level.waiting_tenants {
         0 => String::new(),
         waiting => format!(", {waiting} waiting for quota"),
@@ -44,7 +43,7 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
     lines.push(format!(
         "{indent}{kind} {}: {}{waiting}",
         level.name,
-        plural(tenants, "tenant")
+        plural(level.tenants.into(), "tenant")
     ));
     lines.extend(level.problems.iter().map(|problem| format!("{indent}  ! {problem}")));
     describe_quotas(&level.quotas, indent, lines);
@@ -52,8 +51,10 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
         describe_user(user, &format!("{indent}  "), lines);
     }
     if let Some(number) = level.users_not_listed {
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        lines.push(format!("{indent}  and {} with pods", plural(number, "more user")));
+        lines.push(format!(
+            "{indent}  and {} with pods",
+            plural(number.into(), "more user")
+        ));
     }
     for wait in &level.waiting {
         lines.push(format!("{indent}  {}: {}", wait.tenant, wait.message));
@@ -72,10 +73,10 @@ fn describe_quotas(quotas: &[TreeQuotaStatus], indent: &str, lines: &mut Vec<Str
 }
 
 fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
-    let waiting = match usize::try_from(user.waiting_pods).unwrap_or(usize::MAX) {
+    let waiting = match user.waiting_pods {
         0 => String::new(),
         1 => ": 1 pod waits".to_owned(),
-        waiting => format!(": {} wait", plural(waiting, "pod")),
+        waiting => format!(": {} wait", plural(waiting.into(), "pod")),
     };
     lines.push(format!("{indent}User {}{waiting}", user.user));
     let names = user.resources.iter().map(|resource| resource.resource.len());
@@ -131,11 +132,4 @@ fn describe_quota(quota: &TreeQuotaStatus) -> String {
         amount(quota.reserved),
         amount(quota.nominal_quota)
     )
-}
-
-fn plural(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
 }
