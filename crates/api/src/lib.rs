@@ -36,6 +36,7 @@ pub mod policy_annotations;
 mod project;
 pub mod qualified_name;
 pub mod quantity;
+mod quota_summary;
 mod quotas;
 pub mod ranges;
 pub mod requests;
@@ -50,6 +51,7 @@ mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
 pub mod text;
+mod tree_amounts;
 mod tree_resource;
 mod user_quotas;
 mod validate;
@@ -97,6 +99,7 @@ pub use network::{NetworkLimits, TenantNetwork};
 pub use node_group_status::{NodeGroupStatus, UnusedNodesStatus};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
+pub use quota_summary::QuotaSummary;
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,

@@ -26,6 +26,10 @@ pub(super) fn describe(view: &QuotaView) -> String {
             .map(|wait| format!("{}: {}", wait.tenant, wait.message));
         lines.extend(waits);
         lines.push("`berth get NAME` shows what is reserved for a tenant, and what it uses".into());
+    } else if let Some(namespace) = &view.namespace_without_project {
+        lines.push(format!(
+            "Namespace {namespace} belongs to no Project: no quotas apply to its tenants besides those of their classes."
+        ));
     } else if view.levels.is_empty() {
         lines.push("There are no Organizations and no Projects: no quotas apply besides those of classes.".into());
     } else if view.tenants_without_project > 0 {
@@ -65,7 +69,7 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
 }
 
 fn describe_quotas(quotas: &[TreeQuotaStatus], indent: &str, lines: &mut Vec<String>) {
-    let names: Vec<String> = quotas.iter().map(name_quota).collect();
+    let names: Vec<String> = quotas.iter().map(TreeQuotaStatus::name).collect();
     let width = names.iter().map(String::len).max().unwrap_or_default();
     for (quota, name) in quotas.iter().zip(&names) {
         lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
@@ -108,16 +112,9 @@ fn draw_bar(used: u64, reserved: u64, nominal: u64) -> String {
         .collect()
 }
 
-fn name_quota(quota: &TreeQuotaStatus) -> String {
-    match quota.pool_name.as_ref().or(quota.gpu_product.as_ref()) {
-        Some(of) => format!("{} of {of}", quota.resource.as_str()),
-        None => quota.resource.as_str().to_owned(),
-    }
-}
-
 /// A bar, and the numbers.
 fn describe_quota(quota: &TreeQuotaStatus) -> String {
-    let amount = |amount: u64| quota.resource.format_amount(amount);
+    let amount = |amount: u64| quota.resource.format_rounded(amount);
     let bar = draw_bar(quota.used.unwrap_or_default(), quota.reserved, quota.nominal_quota);
     let used = match quota.used {
         None => String::new(),
