@@ -28,7 +28,12 @@ use std::collections::BTreeMap;
         json_path = ".status.node.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Cordoned", type_ = "boolean", json_path = ".spec.unschedulable", priority = 1)
+    printcolumn(
+        name = "Cordoned",
+        type_ = "boolean",
+        json_path = ".spec.unschedulable",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TenantNodeSpec {

@@ -131,7 +131,9 @@ pub(crate) enum Command {
     ///
     /// Reads the status of the TenantClusters: those of --namespace, or of all namespaces if you may list them. Workloads are those of tenants whose
     /// class sets spec.idleReclaim; nodes are those of all tenants.
-    #[command(after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals\n  berth idle -o json | jq -r '.nodes[] | .name'")]
+    #[command(
+        after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals\n  berth idle -o json | jq -r '.nodes[] | .name'"
+    )]
     Idle {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
