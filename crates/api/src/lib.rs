@@ -36,6 +36,7 @@ pub mod policy_annotations;
 mod project;
 pub mod qualified_name;
 pub mod quantity;
+mod quota_summary;
 mod quotas;
 pub mod ranges;
 pub mod requests;
@@ -51,6 +52,7 @@ mod tenant_node;
 mod tenant_schedule;
 mod tenant_version;
 pub mod text;
+mod tree_amounts;
 mod tree_resource;
 mod user_quotas;
 mod validate;
@@ -82,8 +84,8 @@ pub use idle_reclaim::{
     OwnerKind, OwnerSuspend,
 };
 pub use idle_status::{
-    ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
-    StoppedOwner, UnknownGpus, UnlistedWorkloads,
+    ALL_STOPPED_OWNERS, IdleNode, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_NODES, MOST_IDLE_WORKLOADS,
+    MOST_STOPPED_OWNERS, StoppedOwner, UnknownGpus, UnlistedNodes, UnlistedWorkloads,
 };
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ArgoCdServer, ClassIntegrations, RegistrationPolicy,
@@ -98,6 +100,7 @@ pub use network::{NetworkLimits, TenantNetwork};
 pub use node_group_status::{NodeGroupStatus, UnusedNodesStatus};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
+pub use quota_summary::QuotaSummary;
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,

@@ -28,8 +28,8 @@ pub const DEFAULT_CLASS: &str = "default";
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.schedulingMode"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a TenantClass must be a DNS label of at most 40 characters that starts with a letter")
 )]

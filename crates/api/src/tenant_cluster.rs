@@ -28,13 +28,14 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.nodes.gpus", description = "GPUs of the assigned nodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Requested", type_ = "string", json_path = ".spec.version", priority = 1, description = "Kubernetes version that the spec asks for"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
+    printcolumn(name = "Schedule", type_ = "string", json_path = ".status.conditions[?(@.type==\"WithinSchedule\")].reason", priority = 1, description = "What SchedulePolicies let the tenant do now"),
     printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter"),
     validation = Rule::new("!has(self.spec.version) || (has(oldSelf.spec.version) && self.spec.version == oldSelf.spec.version) || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) <= int(self.status.version.split('.')[1]) + 1")
@@ -318,7 +319,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["poolName"]))]
     pub unused_nodes: Vec<UnusedNodesStatus>,
-    /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
+    /// GPUs of the tenant that do nothing: those of its pods, if its class reclaims such GPUs, and nodes of which no pod requests a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
     /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.

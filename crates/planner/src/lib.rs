@@ -56,7 +56,7 @@ pub use fleet::*;
 pub use plan::*;
 pub use reason::*;
 pub use selection::pool_of;
-pub use unused::remember_unused_nodes;
+pub use unused::{LEAST_PATIENCE, remember_unused_nodes};
 pub use unused_nodes::{UnusedNodes, UnusedNodesByTenant};
 
 use pass::PlanningPass;

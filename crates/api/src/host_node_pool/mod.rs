@@ -39,9 +39,9 @@ use std::collections::BTreeMap;
     printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.nodes.quarantined"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
     printcolumn(name = "Free-GPUs", type_ = "integer", json_path = ".status.freeGpus", description = "GPUs on free nodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Requested", type_ = "integer", json_path = ".status.requested.nodes", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a HostNodePool must be a DNS label of at most 63 characters that starts with a letter")
 )]

@@ -113,7 +113,7 @@ fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
     let usage = status.usage.clone().unwrap_or_default();
     let rows = quota.reserved.iter().map(|(name, amount)| {
         let resource = TreeResource::from(name.clone());
-        let used = usage.resources.get(name).map(|used| resource.format_amount(*used));
+        let used = usage.resources.get(name).map(|used| resource.format_rounded(*used));
         [name.clone(), resource.format_amount(*amount), used.unwrap_or_default()]
     });
     let gpus = usage.gpus.iter().map(|pool| {
