@@ -9,6 +9,7 @@
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
 //! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
+//! | [`repair`] | nodes that are not Ready for too long |
 //! | [`fleet`] | all of it as the planner's input |
 //! | [`own_nodes`] | the nodes of tenants, with the pods that each tenant runs on its own |
 //! | [`idle_nodes`] | GPUs of these nodes that no pod requests |
@@ -32,6 +33,7 @@ pub mod pod_requests;
 mod pools;
 pub mod recorded_gpus;
 pub mod rejections;
+pub mod repair;
 pub mod shared_nodes;
 pub mod transitions;
 mod visible_labels;

@@ -3,12 +3,14 @@
 mod autoscaling;
 mod pause;
 mod policy;
+mod repair;
 mod scrub;
 mod status;
 
 pub use autoscaling::AutoscalingSpec;
 pub use pause::PauseSpec;
 pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
+pub use repair::{MaxUnhealthy, RepairSpec};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes, UnavailableNode};
 
@@ -79,6 +81,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.autoscaling)")
     .message("autoscaling is for nodes that are assigned to one tenant, not for pools of mode Shared")
     .field_path(".autoscaling"))]
+#[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.repair)")
+    .message("repair is for nodes that are assigned to one tenant, not for pools of mode Shared")
+    .field_path(".repair"))]
 #[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.autoscaling.gpusPerNode) || has(self.gpuResourceName)")
     .message("autoscaling.gpusPerNode requires spec.gpuResourceName")
     .field_path(".autoscaling"))]
@@ -161,6 +166,11 @@ pub struct HostNodePoolSpec {
     #[serde(default)]
     pub timeouts: RecyclingTimeouts,
 
+    /// Lets Berth take nodes that are not Ready for too long from their tenants: a node group gets another node for its minimum, and the node is scrubbed
+    /// once it is Ready again. Without it, nodes stay with their tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<RepairSpec>,
+
     /// Lets an autoscaler add nodes to the pool: Berth creates pending placeholder pods for the nodes that tenants wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<AutoscalingSpec>,
@@ -183,6 +193,7 @@ impl Default for HostNodePoolSpec {
             scrub: ScrubSpec::default(),
             validate: ValidateSpec::default(),
             timeouts: RecyclingTimeouts::default(),
+            repair: None,
             autoscaling: None,
         }
     }
