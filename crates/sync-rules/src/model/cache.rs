@@ -159,16 +159,10 @@ impl Cache {
     pub fn update_dependents(&self, side: Side, id: KindId, name: &Name) -> Vec<Key> {
         let mut keys = Vec::new();
         if let (Side::Tenant, Some(rules)) = (side, self.rules_to_host(id)) {
-            let stored = self.stores.tenant(id).get(name);
-            // What stays on the host as it is uses what it did.
-            let stays = stored
-                .as_ref()
-                .is_some_and(|stored| stored.is_cut && rules.holds_data());
-            if !stays {
-                let targets = stored.map(|stored| rules.references(self, name, &stored.object()));
-                let key = id.key(name.clone());
-                keys = self.references().set(&key, targets.unwrap_or_default());
-            }
+            let object = self.stores.tenant(id).get(name).map(|stored| stored.object());
+            let targets = object.map(|object| rules.references(self, name, &object));
+            let key = id.key(name.clone());
+            keys = self.references().set(&key, targets.unwrap_or_default());
         }
         for dependency in self.dependencies.get(&(side, id)).into_iter().flatten() {
             keys.extend((dependency.find_dependents)(self, name));

@@ -316,20 +316,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_with_too_much_structure_keeps_its_data() {
+    async fn a_claim_with_too_much_structure_keeps_its_data_also_when_the_syncer_starts() {
         let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
         let (engine, id, name) = (
             &scripted.engine,
             KindId::PersistentVolumeClaim,
             Name::new("team", "data"),
         );
-        for side in [Side::Tenant, Side::Host] {
-            let claim = json!({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
-            scripted.put(side, id, &name, claim);
-        }
-        engine.cache.update_dependents(Side::Tenant, id, &name);
+        let bound = json!({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
+        scripted.put(Side::Host, id, &name, bound);
         let metadata = json!({"name": "data", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "8"});
-        let cut = Stored::from(json!({ "metadata": metadata })).cut();
+        let cut = Stored::from(json!({"metadata": metadata, "spec": {"volumeName": "pv-1"}})).cut();
         engine.cache.stores.tenant(id).watched(name.clone(), cut);
         engine.cache.update_dependents(Side::Tenant, id, &name);
         let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
@@ -344,6 +341,19 @@ mod tests {
         );
         let volume = KindId::PersistentVolume.key(Name::new("", "pv-1"));
         assert!(engine.cache.references().is_used(&volume), "the tenant keeps it");
+    }
+
+    #[tokio::test]
+    async fn a_pod_with_too_much_structure_that_its_finalizers_keep_gets_no_status_again_and_again() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
+        let metadata = json!({"name": "a", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "7", "finalizers": ["example.com/a"],
+            "deletionTimestamp": "2026-05-01T10:00:00Z", "deletionGracePeriodSeconds": 0});
+        let stored = Stored::from(json!({ "metadata": metadata })).cut();
+        engine.cache.stores.tenant(id).watched(name.clone(), stored);
+        engine.reconcile(&id.key(name), Instant::now(), true).await.unwrap();
+        let statuses = scripted.calls("tenant PATCH", "/status");
+        assert!(statuses.is_empty(), "{statuses:?}");
     }
 
     #[tokio::test]
