@@ -395,11 +395,14 @@ mod tests {
         assert_eq!(reconcile().await, "no room for what it names");
         assert!(engine.cache.knows_all_users(), "it uses nothing on the host");
         scripted.put(Side::Host, id, &name, json!({"spec": {}}));
+        engine.cache.update_dependents(Side::Host, id, &name);
         assert!(
             !engine.cache.knows_all_users(),
             "nothing leaves the host because nobody uses it"
         );
         engine.cache.stores.host(id).forget(&name);
+        engine.cache.update_dependents(Side::Host, id, &name);
+        assert!(engine.cache.knows_all_users());
         let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert_eq!(events.len(), 1);
         engine.cache.references().set(&other, BTreeSet::new());
