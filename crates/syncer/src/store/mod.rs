@@ -11,5 +11,5 @@ mod watch;
 pub use bounds::Bounds;
 pub(crate) use content::{Content, Parts};
 pub(crate) use object::Object;
-pub(crate) use tree_size::{TreeSize, most_of_side};
+pub(crate) use tree_size::{MAX_TENANT_TREE, TreeSize, most_of_side};
 pub use watch::{Hooks, run as watch};
