@@ -88,8 +88,8 @@ struct OnNode {
     kept: BTreeMap<String, Arc<Slice>>,
     /// Bytes of those.
     bytes: usize,
-    /// Names of those that have no room.
-    left_out: HashSet<String>,
+    /// Bytes of those that have no room.
+    left_out: HashMap<String, usize>,
 }
 
 impl Slices {
@@ -126,6 +126,11 @@ impl Slices {
     pub fn exceed_limits(&self, node: &str) -> bool {
         let index = self.lock();
         index.nodes.get(node).is_some_and(|on| !on.left_out.is_empty())
+    }
+
+    /// Whether there is room by now for a slice that had none. What it says is not known until it is listed again.
+    pub fn have_room_again(&self) -> bool {
+        self.lock().nodes.values().any(OnNode::has_room_again)
     }
 
     /// Nodes that have slices.
@@ -175,19 +180,29 @@ impl OnNode {
         }
     }
 
+    /// Whether there is room for a slice of so many bytes.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.kept.len() < MOST_SLICES && self.bytes + bytes <= MOST_BYTES
+    }
+
+    /// Whether there is room for one that had none.
+    fn has_room_again(&self) -> bool {
+        self.left_out.values().any(|bytes| self.has_room(*bytes))
+    }
+
     /// Sets a slice, if there is room for it. Returns whether anything changed.
     fn set(&mut self, name: &str, slice: Slice, is_limited: bool) -> bool {
         if self.kept.get(name).is_some_and(|known| **known == slice) {
             return false;
         }
-        let was_left_out = self.left_out.contains(name);
+        let was_left_out = self.left_out.contains_key(name);
         self.remove(name);
-        let has_room = self.kept.len() < MOST_SLICES && self.bytes + slice.spec.len() <= MOST_BYTES;
-        if is_limited && !has_room {
-            self.left_out.insert(name.to_owned());
+        let bytes = slice.spec.len();
+        if is_limited && !self.has_room(bytes) {
+            self.left_out.insert(name.to_owned(), bytes);
             return !was_left_out;
         }
-        self.bytes += slice.spec.len();
+        self.bytes += bytes;
         self.kept.insert(name.to_owned(), Arc::new(slice));
         true
     }

@@ -65,7 +65,8 @@ pub struct Stored {
     pub has_volume: bool,
     /// Bytes of the whole object as JSON; 0 if that is not known.
     pub bytes: u32,
-    /// Whether it has too much structure to be kept: nothing but a part of its metadata is. It must not be on the host, unless it
+    /// Whether it has too much structure to be kept: nothing but a part of its metadata is, and of its spec what its
+    /// [kind](super::watch_spec::WatchSpec::fields_if_cut) says. It must not be on the host, unless it
     /// [holds data](super::to_host::ToHost::holds_data) there.
     pub is_cut: bool,
     /// Bytes of memory that its tree takes at most; 0 if that is little.
@@ -95,7 +96,7 @@ impl Stored {
         Self { tree_bytes, ..self }
     }
 
-    /// The same object, of which the caller has left out everything but a part of the metadata, because it has too much structure.
+    /// The same object, of which the caller has left out nearly everything but a part of the metadata, because it has too much structure.
     #[must_use]
     pub fn cut(self) -> Self {
         Self { is_cut: true, ..self }

@@ -18,6 +18,7 @@ pub mod api;
 mod call_error;
 mod certificates;
 mod claims_without_volume;
+mod contents;
 mod controller_requests;
 mod create;
 mod decide;
@@ -135,6 +136,8 @@ pub struct Engine {
     group_members: Mutex<group_members::GroupMembers>,
     /// Keys whose objects have to be compared as a whole.
     to_compare: Mutex<HashSet<Key>>,
+    /// Room for contents that are read.
+    contents: contents::ContentRoom,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
@@ -260,6 +263,7 @@ impl Engine {
             metrics,
             failures: Mutex::default(),
             to_compare: Mutex::default(),
+            contents: contents::ContentRoom::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             endings: endings::Endings::default(),

@@ -81,6 +81,27 @@ fn of_one_node_only_so_much_is_kept() {
 }
 
 #[test]
+fn a_slice_that_had_no_room_has_some_when_others_are_gone() {
+    let slices = Slices::default();
+    for number in 0..=MOST_SLICES {
+        slices.put(&format!("s{number}"), Some(slice("n1", 1)));
+    }
+    slices.put("huge", Some(slice("n1", 5000)));
+    assert!(slices.exceed_limits("n1") && !slices.have_room_again());
+    slices.put("s0", None);
+    assert!(slices.have_room_again());
+    // It is listed again.
+    let last = format!("s{MOST_SLICES}");
+    assert_eq!(nodes(slices.put(&last, Some(slice("n1", 1)))), ["n1"]);
+    assert!(
+        slices.exceed_limits("n1") && !slices.have_room_again(),
+        "one is too large"
+    );
+    slices.put("huge", None);
+    assert!(!slices.exceed_limits("n1"));
+}
+
+#[test]
 fn a_slice_without_room_that_changes_wakes_nobody_again() {
     let slices = Slices::default();
     for number in 0..MOST_SLICES {
