@@ -105,7 +105,7 @@ fn tls_config(component: &Component) -> Arc<ServerConfig> {
 #[async_trait]
 impl ControlPlaneRuntime for FakeRuntime {
     fn versions(&self) -> Vec<String> {
-        vec![berth_api::DEFAULT_VERSION.into()]
+        vec![berth_kubernetes_versions::KUBERNETES_DEFAULT.into()]
     }
 
     fn allocate_ports(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {

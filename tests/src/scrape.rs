@@ -49,15 +49,16 @@ impl Metrics {
         matching.map(|(_, value)| value).sum()
     }
 
-    /// Writes to the host's API server.
-    pub fn host_writes(&self) -> f64 {
-        ["create", "apply", "patch", "delete", "replace"]
-            .iter()
-            .map(|verb| {
-                let verb = format!("verb=\"{verb}\"");
-                self.sum(&["berth_syncer_api_call_seconds_count{", "side=\"host\"", &verb])
-            })
-            .sum()
+    /// Writes to the host's API server, by what was done and to which resource: `create pods`.
+    pub fn host_writes(&self) -> BTreeMap<String, f64> {
+        const WRITES: [&str; 5] = ["create", "apply", "patch", "delete", "replace"];
+        let calls = self.sum_by("berth_syncer_api_call_seconds_count", &["side", "verb", "resource"]);
+        let writes = calls
+            .into_iter()
+            .filter(|(labels, _)| labels[0] == "host" && WRITES.contains(&labels[1].as_str()));
+        writes
+            .map(|(labels, count)| (format!("{} {}", labels[1], labels[2]), count))
+            .collect()
     }
 }
 

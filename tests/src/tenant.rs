@@ -39,7 +39,7 @@ pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
     TenantCluster::new(
         name,
         TenantClusterSpec {
-            version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
+            version: Some(berth_kubernetes_versions::KUBERNETES_DEFAULT.into()),
             node_groups: nodes.collect(),
             ..TenantClusterSpec::default()
         },

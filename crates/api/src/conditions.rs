@@ -53,6 +53,9 @@ pub const WITHIN_QUOTA: &str = "WithinQuota";
 pub const HEALTHY: &str = "Healthy";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";
+/// `HostNodePool`: no more nodes are not Ready than `spec.repair` allows, so that Berth takes those from their tenants that are not Ready for too long. Only
+/// with `spec.repair`.
+pub const REPAIR_ALLOWED: &str = "RepairAllowed";
 /// Pods: their GPUs do nothing. Berth sets it on host pods, and the tenant's pods show it.
 pub const GPUS_IDLE: &str = "berth.dev/GPUsIdle";
 /// Pods: they wait, because their user has as much as the Project allows. Berth sets it on host pods, and the tenant's pods show it.

@@ -203,4 +203,27 @@ mod tests {
             assert!(crd.spec.names.short_names.is_some(), "{name}: no short name");
         }
     }
+
+    #[test]
+    fn columns_are_where_users_of_kubectl_expect_them() {
+        for crd in all() {
+            let kind = &crd.spec.names.kind;
+            let columns = crd.spec.versions[0].additional_printer_columns.as_deref().unwrap();
+            // `-o wide` adds columns behind those that are always shown, of which the age is the last.
+            let shown = columns.partition_point(|column| column.priority.unwrap_or_default() == 0);
+            let (always, wide) = columns.split_at(shown);
+            assert!(
+                wide.iter().all(|column| column.priority == Some(1)),
+                "{kind}: {columns:?}"
+            );
+            assert_eq!(always.last().map(|column| column.name.as_str()), Some("Age"), "{kind}");
+            // A long text moves no other column.
+            let message = columns.iter().position(|column| column.name == "Message");
+            assert!(message.is_none_or(|at| at + 1 == columns.len()), "{kind}");
+            let names: Vec<&str> = always.iter().map(|column| column.name.as_str()).collect();
+            let has_conditions = !["TenantNode", "TenantSchedule"].contains(&kind.as_str());
+            assert_eq!(names.starts_with(&["Ready", "Reason"]), has_conditions, "{kind}");
+            assert_eq!(message.is_some(), has_conditions, "{kind}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// GPUs of a tenant that do nothing.
+/// GPUs of a tenant that do nothing. What its pods have is known only if its class reclaims such GPUs; `nodes` does not depend on that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IdleStatus {
@@ -41,6 +41,14 @@ pub struct IdleStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub stopped_owners: Vec<StoppedOwner>,
+    /// Nodes of which no pod requests a GPU for a while, whatever keeps them, those with the most GPUs first, at most 50. Berth only reports
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub nodes: Vec<IdleNode>,
+    /// Further such nodes, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_nodes: Option<UnlistedNodes>,
 }
 
 impl IdleStatus {
@@ -69,6 +77,8 @@ fn count_gpu_seconds(gpus: u32, since: i64, until: i64) -> u64 {
 pub const MOST_IDLE_WORKLOADS: usize = 100;
 /// Most [`IdleStatus::stopped_owners`].
 pub const MOST_STOPPED_OWNERS: usize = 100;
+/// Most [`IdleStatus::nodes`].
+pub const MOST_IDLE_NODES: usize = 50;
 
 /// An owner in the tenant that Berth stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -203,6 +213,40 @@ pub struct UnlistedWorkloads {
     pub gpus: u32,
     /// Since when these do nothing, on average.
     pub idle_since: Time,
+}
+
+/// A node with GPUs of which no pod requests one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IdleNode {
+    /// Its name.
+    pub name: String,
+    /// Name of the HostNodePool that it was assigned from.
+    pub pool_name: String,
+    /// Name of the tenant's node group that it was assigned to.
+    pub node_group_name: String,
+    /// Its GPUs and MIG instances.
+    pub gpus: u32,
+    /// Since when no pod requests one of them.
+    pub idle_since: Time,
+    /// Pods of the tenant that run there, as `namespace/name`, the oldest first, at most three. Pods that run on this node because they name
+    /// it, as those of DaemonSets, do not count. Empty: the minimum of its group keeps the node, or pods that wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub pods: Vec<String>,
+    /// Further such pods, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_pods: Option<u32>,
+}
+
+/// Idle nodes beyond those that are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnlistedNodes {
+    /// How many.
+    pub nodes: u32,
+    /// Their GPUs and MIG instances.
+    pub gpus: u32,
 }
 
 /// Steps that a workload goes through before its GPUs are given back.

@@ -57,6 +57,10 @@ pub const QUARANTINE: &str = "berth.dev/quarantine";
 /// removed. Any value.
 /// Set by: platform.
 pub const KEEP_CONTENT: &str = "berth.dev/keep";
+/// Annotation on a quarantined node that was taken from its tenant, or left it, while it was not Ready: since when it is not Ready (RFC 3339). Once it is
+/// Ready, it is scrubbed.
+/// Set by: Berth.
+pub const NOT_READY_SINCE: &str = "berth.dev/not-ready-since";
 /// Annotation that sends a quarantined node through recycling again. Any value.
 /// Set by: platform.
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";

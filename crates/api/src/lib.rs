@@ -36,6 +36,7 @@ pub mod policy_annotations;
 mod project;
 pub mod qualified_name;
 pub mod quantity;
+mod quota_summary;
 mod quotas;
 pub mod ranges;
 pub mod requests;
@@ -49,7 +50,9 @@ mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
+mod tenant_version;
 pub mod text;
+mod tree_amounts;
 mod tree_resource;
 mod user_quotas;
 mod validate;
@@ -70,9 +73,9 @@ pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use gateway::GatewayDomain;
 pub use host_node_pool::{
-    AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
-    PauseSpec, PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec,
-    ScrubStep, Sharing, UnavailableNode, ValidateSpec,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, MaxUnhealthy, NodeCounts, NodeProgram,
+    NvidiaSpec, PauseSpec, PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RepairSpec, RequestedNodes,
+    ScrubPolicy, ScrubSpec, ScrubStep, Sharing, UnavailableNode, ValidateSpec,
 };
 pub use host_quota::{QuotaResource, counted_custom_kind, quota_resource};
 pub use host_resource::{DEVICES_BY_CLASS, describe_host_resource, device_class_resource};
@@ -81,8 +84,8 @@ pub use idle_reclaim::{
     OwnerKind, OwnerSuspend,
 };
 pub use idle_status::{
-    ALL_STOPPED_OWNERS, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_WORKLOADS, MOST_STOPPED_OWNERS,
-    StoppedOwner, UnknownGpus, UnlistedWorkloads,
+    ALL_STOPPED_OWNERS, IdleNode, IdleOwner, IdleStatus, IdleStep, IdleWorkload, MOST_IDLE_NODES, MOST_IDLE_WORKLOADS,
+    MOST_STOPPED_OWNERS, StoppedOwner, UnknownGpus, UnlistedNodes, UnlistedWorkloads,
 };
 pub use integrations::{
     ARGO_CD_DOMAIN, ArgoCdPolicy, ArgoCdRegistration, ArgoCdServer, ClassIntegrations, RegistrationPolicy,
@@ -97,6 +100,7 @@ pub use network::{NetworkLimits, TenantNetwork};
 pub use node_group_status::{NodeGroupStatus, UnusedNodesStatus};
 pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
+pub use quota_summary::QuotaSummary;
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
@@ -107,8 +111,8 @@ pub use storage_offer::{StorageOffer, UnknownStorageOffer};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, DatastoreUsage, HostUsage, NodeGroup, NodeMode, Phase, SchedulingMode, SecretReference,
-    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
+    DatastoreUsage, HostUsage, NodeGroup, NodeMode, Phase, SchedulingMode, SecretReference, TenantCluster,
+    TenantClusterSpec, TenantClusterStatus, TenantNodeCounts, Violation,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use tenant_schedule::{

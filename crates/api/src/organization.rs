@@ -1,6 +1,6 @@
 //! `Organization`: the upper level of the quota tree.
 
-use crate::{FairSharing, TreeQuota, TreeQuotaStatus};
+use crate::{FairSharing, QuotaSummary, TreeQuota, TreeQuotaStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -22,8 +22,11 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Projects", type_ = "integer", json_path = ".status.projects"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waitingTenants", description = "Tenants that wait for quota"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
+    printcolumn(name = "GPUs", type_ = "string", json_path = ".status.quotaSummary.gpus", description = "Reserved GPUs of the nominal quota, of the pool or product of which most is reserved"),
+    printcolumn(name = "Fullest", type_ = "string", json_path = ".status.quotaSummary.fullest", description = "The quota of which the largest part is reserved"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Within-Quota", type_ = "string", json_path = ".status.conditions[?(@.type==\"WithinQuota\")].status", priority = 1, description = "Whether no resource is used beyond the quotas"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of an Organization must be a DNS label of at most 63 characters that starts with a letter")
 )]
@@ -59,6 +62,9 @@ pub struct OrganizationStatus {
     /// What the tenants have of each resource that the Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
+    /// Which of `quotas` are nearest to full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_summary: Option<QuotaSummary>,
     /// Ready: the quotas are consistent. WithinQuota: no resource is used beyond what the quotas allow. Deleting: the deletion waits
     /// for TenantClusters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

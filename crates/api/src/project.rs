@@ -1,6 +1,6 @@
 //! `Project`: namespaces whose TenantClusters share quotas.
 
-use crate::{FairSharing, TreeQuota, TreeQuotaStatus, UserQuota, UserStatus};
+use crate::{FairSharing, QuotaSummary, TreeQuota, TreeQuotaStatus, UserQuota, UserStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -25,8 +25,12 @@ pub const ALL_NAMESPACES: &str = "*";
     printcolumn(name = "Organization", type_ = "string", json_path = ".spec.organizationName"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waitingTenants", description = "Tenants that wait for quota"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
+    printcolumn(name = "GPUs", type_ = "string", json_path = ".status.quotaSummary.gpus", description = "Reserved GPUs of the nominal quota, of the pool or product of which most is reserved"),
+    printcolumn(name = "Fullest", type_ = "string", json_path = ".status.quotaSummary.fullest", description = "The quota of which the largest part is reserved"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Namespaces", type_ = "string", json_path = ".spec.namespaces", priority = 1),
+    printcolumn(name = "Within-Quota", type_ = "string", json_path = ".status.conditions[?(@.type==\"WithinQuota\")].status", priority = 1, description = "Whether no resource is used beyond the quotas"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a Project must be a DNS label of at most 63 characters that starts with a letter")
 )]
@@ -81,6 +85,9 @@ pub struct ProjectStatus {
     /// What the tenants have of each resource that the Project or its Organization limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<TreeQuotaStatus>,
+    /// Which of `quotas` are nearest to full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_summary: Option<QuotaSummary>,
     /// Users of a Project with `userQuotas` that have pods: at most 100 of them, those whose pods wait first, then those nearest to a
     /// limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

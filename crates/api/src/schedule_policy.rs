@@ -29,8 +29,9 @@ const DEFAULT_EVICTION_TIMEOUT_SECONDS: i64 = 60 * 60;
     printcolumn(name = "Next", type_ = "string", json_path = ".status.nextTransitions[0].state"),
     printcolumn(name = "At", type_ = "string", json_path = ".status.nextTransitions[0].time"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.timeZone"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Window", type_ = "string", json_path = ".status.window", priority = 1, description = "The open window that decides"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a SchedulePolicy must be a DNS label of at most 63 characters that starts with a letter")
 )]

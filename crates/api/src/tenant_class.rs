@@ -28,12 +28,15 @@ pub const DEFAULT_CLASS: &str = "default";
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.schedulingMode"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a TenantClass must be a DNS label of at most 40 characters that starts with a letter")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.defaultVersion) || !has(self.versions) || self.versions.size() == 0 || self.defaultVersion in self.versions")
+    .message("defaultVersion must be one of versions")
+    .field_path(".defaultVersion"))]
 pub struct TenantClassSpec {
     /// Namespaces whose TenantClusters may name the class. Defaults to all. Users need the verb `use` on the class besides.
     #[serde(default)]
@@ -51,6 +54,12 @@ pub struct TenantClassSpec {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub versions: Vec<String>,
+
+    /// Kubernetes version of new tenants that set no `spec.version`; one of `versions`, unless these are empty. It is chosen before a
+    /// tenant runs first, and a change upgrades no tenant. Defaults to the newest version that this Berth can run and the class allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
+    pub default_version: Option<String>,
 
     /// Which scheduler assigns pods to nodes in tenants that do not set spec.schedulingMode.
     #[serde(default)]

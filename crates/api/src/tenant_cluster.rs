@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.
-#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
     version = "v1alpha1",
@@ -28,19 +28,20 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.nodes.gpus", description = "GPUs of the assigned nodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Requested", type_ = "string", json_path = ".spec.version", priority = 1, description = "Kubernetes version that the spec asks for"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
+    printcolumn(name = "Schedule", type_ = "string", json_path = ".status.conditions[?(@.type==\"WithinSchedule\")].reason", priority = 1, description = "What SchedulePolicies let the tenant do now"),
     printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter"),
-    validation = Rule::new("self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) <= int(self.status.version.split('.')[1]) + 1")
+    validation = Rule::new("!has(self.spec.version) || (has(oldSelf.spec.version) && self.spec.version == oldSelf.spec.version) || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) <= int(self.status.version.split('.')[1]) + 1")
         .message("Kubernetes is upgraded one minor version at a time: set the one after that of status.version, and the next once status.version has changed")
         .field_path(".spec.version"),
-    validation = Rule::new("self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) >= int((has(self.status.upgradingTo) ? self.status.upgradingTo : self.status.version).split('.')[1])")
+    validation = Rule::new("!has(self.spec.version) || (has(oldSelf.spec.version) && self.spec.version == oldSelf.spec.version) || !has(self.status) || !has(self.status.version) || int(self.spec.version.split('.')[1]) >= int((has(self.status.upgradingTo) ? self.status.upgradingTo : self.status.version).split('.')[1])")
         .message("the minor version of Kubernetes cannot go down: an API server cannot read what a newer one stored. status.version and status.upgradingTo say what has run")
         .field_path(".spec.version")
 )]
@@ -52,11 +53,13 @@ use serde::{Deserialize, Serialize};
     .message("expireAfterIdle must be at least 1m")
     .field_path(".expireAfterIdle"))]
 pub struct TenantClusterSpec {
-    /// Kubernetes version of the tenant's control plane, for example v1.37.1. Defaults to the newest that Berth ships. Compared with
-    /// `status.version`, the minor version goes up by one at a time. It cannot go below one that has run.
-    #[serde(default = "default_version")]
+    /// Kubernetes version of the tenant's control plane, for example v1.37.1. Compared with `status.version`, the minor version goes up by
+    /// one at a time. It cannot go below one that has run. Without it, Berth chooses a version before the tenant runs first: the
+    /// `defaultVersion` of the class, or else the newest version that Berth can run and the class allows. The tenant keeps that
+    /// version. If you remove the field later, the tenant keeps the version that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
-    pub version: String,
+    pub version: Option<String>,
 
     /// Name of the TenantClass whose rules apply. Defaults to the class named `default`. If that does not exist, the
     /// TenantCluster is not accepted, unless the platform lets Berth's built-in defaults apply. You need the verb `use` on the TenantClass, or on `default` if the field is empty.
@@ -126,32 +129,6 @@ impl TenantClusterSpec {
             .map(|control_plane| control_plane.service.clone())
             .unwrap_or_default()
     }
-}
-
-/// Kubernetes version of a tenant that does not set one.
-pub const DEFAULT_VERSION: &str = "v1.37.1";
-
-impl Default for TenantClusterSpec {
-    fn default() -> Self {
-        Self {
-            version: default_version(),
-            class_name: None,
-            scheduling_mode: None,
-            control_plane: None,
-            node_groups: Vec::new(),
-            network: TenantNetwork::default(),
-            integrations: None,
-            ttl: None,
-            expire_after_idle: None,
-            authentication: None,
-            access: TenantAccess::default(),
-            sleep: None,
-        }
-    }
-}
-
-fn default_version() -> String {
-    DEFAULT_VERSION.into()
 }
 
 /// Nodes of one HostNodePool.
@@ -275,7 +252,7 @@ pub struct TenantClusterStatus {
     #[schemars(length(max = 16))]
     pub version: Option<String>,
     /// Kubernetes version that the control plane is being upgraded to. It is recorded before an API server of it starts, and absent
-    /// once all of them have it.
+    /// once all of them have it. For a new tenant without `spec.version`, it is the version that Berth has chosen, until `version` says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub upgrading_to: Option<String>,
@@ -342,7 +319,7 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["poolName"]))]
     pub unused_nodes: Vec<UnusedNodesStatus>,
-    /// GPUs of the tenant's pods that do nothing, if its class reclaims such GPUs.
+    /// GPUs of the tenant that do nothing: those of its pods, if its class reclaims such GPUs, and nodes of which no pod requests a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
     /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.

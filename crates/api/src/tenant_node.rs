@@ -27,7 +27,13 @@ use std::collections::BTreeMap;
         type_ = "string",
         json_path = ".status.node.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Cordoned",
+        type_ = "boolean",
+        json_path = ".spec.unschedulable",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TenantNodeSpec {

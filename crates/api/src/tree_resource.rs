@@ -180,30 +180,6 @@ impl TreeResource {
         let amounts: Option<Vec<u64>> = self.counted_names().into_iter().map(used).collect();
         amounts?.into_iter().max()
     }
-
-    /// An amount as people write it: bytes with the largest binary unit that keeps the number whole.
-    pub fn format_amount(&self, amount: u64) -> String {
-        if !self.is_in_bytes() {
-            return amount.to_string();
-        }
-        let units = [("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-        let whole = units
-            .into_iter()
-            .find(|(_, shift)| amount > 0 && amount.is_multiple_of(1_u64 << shift));
-        whole.map_or_else(
-            || amount.to_string(),
-            |(unit, shift)| format!("{}{unit}", amount >> shift),
-        )
-    }
-
-    /// Whether amounts are bytes.
-    fn is_in_bytes(&self) -> bool {
-        match self {
-            Self::DatastoreBytes | Self::RequestsStorage => true,
-            Self::Host(name) => host_resource::is_in_bytes(name),
-            _ => false,
-        }
-    }
 }
 
 impl From<String> for TreeResource {
@@ -339,23 +315,6 @@ mod tests {
             assert_eq!(of(TreeResource::LoadBalancers), Some(load_balancers), "{service:?}");
             assert_eq!(of(TreeResource::Services), Some(limits.services.into()), "{service:?}");
         }
-    }
-
-    #[test]
-    fn amounts_have_their_unit() {
-        let memory = TreeResource::Host("requests.memory".into());
-        for (bytes, text) in [
-            (0, "0"),
-            (1000, "1000"),
-            (1 << 10, "1Ki"),
-            (3 << 29, "1536Mi"),
-            (2 << 50, "2Pi"),
-            (u64::MAX, "18446744073709551615"),
-        ] {
-            assert_eq!(memory.format_amount(bytes), text);
-        }
-        assert_eq!(TreeResource::Pods.format_amount(1024), "1024");
-        assert_eq!(TreeResource::Host("requests.cpu".into()).format_amount(1024), "1024");
     }
 
     #[test]

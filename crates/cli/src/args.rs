@@ -126,11 +126,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         target: ExplainTarget,
     },
-    /// Show which workloads leave their GPUs idle, for how long, what that is worth, and when Berth gives the GPUs back.
+    /// Show which workloads leave their GPUs idle, for how long, what that is worth, and when Berth gives the GPUs back; and nodes of which no
+    /// pod requests a GPU.
     ///
-    /// Reads the status of the TenantClusters. Shows tenants whose class sets spec.idleReclaim: those of --namespace, or of all namespaces if you
-    /// may list them.
-    #[command(after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals")]
+    /// Reads the status of the TenantClusters: those of --namespace, or of all namespaces if you may list them. Workloads are those of tenants whose
+    /// class sets spec.idleReclaim; nodes are those of all tenants.
+    #[command(
+        after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals\n  berth idle -o json | jq -r '.nodes[] | .name'"
+    )]
     Idle {
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]

@@ -14,7 +14,7 @@ use crate::completion;
 use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
 use crate::node::{self, GpuResources};
-use crate::output::{ObjectFormat, format_age_since, format_table, list_of, print_objects};
+use crate::output::{ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects};
 use crate::tenant::{self, TenantName};
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         owners_of(&tenants, None)
     };
     if nodes.is_empty() && arguments.output == ObjectFormat::Table {
-        eprintln!("There are no such nodes.");
+        eprintln!("{}", describe_none(arguments, given, &pools));
         return Ok(ExitCode::SUCCESS);
     }
     let names: Vec<String> = nodes.iter().map(|node| format!("node/{}", node.name_any())).collect();
@@ -61,6 +61,18 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
     let text = || describe(&nodes, &pools, &owners, &resources, Timestamp::now());
     print_objects(&list_of(&nodes), &names, text, arguments.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why no node is shown.
+fn describe_none(arguments: &NodesArguments, namespace: Option<&str>, pools: &[HostNodePool]) -> String {
+    match (&arguments.name, namespace) {
+        (Some(name), _) => format!(
+            "TenantCluster {name} has no nodes of its own; `berth explain tenant {name}` says what it waits for."
+        ),
+        (None, _) if pools.is_empty() => "There are no HostNodePools: no node can be assigned to a tenant.".into(),
+        (None, Some(namespace)) => format!("No TenantCluster in {namespace} has nodes of its own."),
+        (None, None) => "No node has the labels of a HostNodePool, and none is assigned to a tenant.".into(),
+    }
 }
 
 /// Teams usually may not list nodes, and have another command.
@@ -116,12 +128,8 @@ fn describe(
                 .get(node.name_any().as_str())
                 .filter(|_| state.is_none())
                 .copied();
-            let free = match why {
-                _ if !node::is_ready(node) => "NotReady",
-                Some(_) => "Unavailable",
-                None => "Free",
-            };
-            let state = state.unwrap_or_else(|| free.into());
+            let reason = why.map(ToOwned::to_owned).or_else(|| annotation(labels::REASON));
+            let state = describe_state(state, node::is_ready(node), why.is_some());
             let since = annotation(labels::STATE_SINCE).and_then(|since| since.parse().ok());
             let resource = pool.as_ref().and_then(|pool| resources.get(pool));
             [
@@ -131,7 +139,7 @@ fn describe(
                 state,
                 resource.map_or_else(|| "-".into(), |resource| node::count_gpus(node, resource).to_string()),
                 format_age_since(since, now),
-                why.unwrap_or("-").to_owned(),
+                format_optional(reason.filter(|reason| !reason.is_empty()).as_ref()),
             ]
         })
         .collect();
@@ -139,21 +147,37 @@ fn describe(
     format_table(["NODE", "POOL", "TENANT", "STATE", "GPUS", "SINCE", "REASON"], &rows)
 }
 
+/// The state of an assignment, if there is one, or else whether the node can be assigned. As with kubectl, a node that is not Ready says so
+/// besides.
+fn describe_state(assigned: Option<String>, is_ready: bool, is_unavailable: bool) -> String {
+    match assigned {
+        Some(state) if is_ready => state,
+        Some(state) => format!("{state},NotReady"),
+        None if !is_ready => "NotReady".into(),
+        None if is_unavailable => "Unavailable".into(),
+        None => "Free".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn nodes_show_pool_tenant_state_gpus_and_why_they_are_unavailable() {
-        let pool: HostNodePool = serde_json::from_value(json!({
+    fn gpu_pool(unavailable: &serde_json::Value) -> HostNodePool {
+        serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "h100"},
             "spec": {"nodeSelector": {"gpu": "h100"}, "gpuResourceName": "nvidia.com/gpu"},
-            "status": {"unavailableNodes": [
-                {"name": "n1", "reason": "an older plan"}, {"name": "n3", "reason": "it is in use: shop/web-1 runs there"},
-            ]},
+            "status": {"unavailableNodes": unavailable},
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn nodes_show_pool_tenant_state_gpus_and_why_they_are_unavailable() {
+        let pool = gpu_pool(&json!([
+            {"name": "n1", "reason": "an older plan"}, {"name": "n3", "reason": "it is in use: shop/web-1 runs there"},
+        ]));
         let status =
             json!({"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "8"}});
         let node = |metadata: serde_json::Value| -> Node {
@@ -179,5 +203,52 @@ n1    h100  team/vision  Assigned     8     5m     -
 n2    h100  -            Free         8     -      -
 n3    h100  -            Unavailable  8     -      it is in use: shop/web-1 runs there";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_node_in_quarantine_and_one_that_is_not_ready_say_so() {
+        let pools = [gpu_pool(&json!([]))];
+        let node = |name: &str, state: &str, reason: Option<&str>, ready: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {"gpu": "h100", "berth.dev/pool": "h100"},
+                    "annotations": {"berth.dev/state": state, "berth.dev/reason": reason.unwrap_or_default()}},
+                "status": {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"nvidia.com/gpu": "8"}},
+            }))
+            .unwrap()
+        };
+        let nodes = [
+            node("n1", "Quarantined", Some("the scrub failed: gpu-reset"), "True"),
+            node("n2", "Assigned", None, "Unknown"),
+        ];
+        let resources = node::gpu_resources(&pools);
+        let text = describe(&nodes, &pools, &BTreeMap::new(), &resources, Timestamp::UNIX_EPOCH);
+        let expected = "\
+NODE  POOL  TENANT  STATE              GPUS  SINCE  REASON
+n1    h100  -       Quarantined        8     -      the scrub failed: gpu-reset
+n2    h100  -       Assigned,NotReady  8     -      -";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_empty_list_says_why_it_is_empty() {
+        let arguments = |name: Option<&str>| NodesArguments {
+            name: name.map(Into::into),
+            output: ObjectFormat::Table,
+        };
+        let pools = [gpu_pool(&json!([]))];
+        for (name, namespace, pools, begin) in [
+            (
+                Some("vision"),
+                None,
+                pools.as_slice(),
+                "TenantCluster vision has no nodes",
+            ),
+            (None, Some("team"), pools.as_slice(), "No TenantCluster in team"),
+            (None, None, pools.as_slice(), "No node has the labels"),
+            (None, Some("team"), &pools[..0], "There are no HostNodePools"),
+        ] {
+            let text = describe_none(&arguments(name), namespace, pools);
+            assert!(text.starts_with(begin), "{text}");
+        }
     }
 }

@@ -163,6 +163,14 @@ pub(crate) fn format_optional(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "-".into())
 }
 
+/// A number with its noun, which takes an s if there is not one.
+pub(crate) fn plural(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
 /// What `berth version` prints. Programs read it: fields are only ever added.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,8 @@
 use berth_api::{labels, names};
 use kube::{
     Api, Client, Resource,
-    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, Preconditions},
+    core::Request,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -192,6 +193,19 @@ where
     }
 }
 
+/// Deletes all objects of a kind in a namespace. The API server answers with all of them, in one piece and in full: where tenants fill them, that is more
+/// than control has memory for, so it is not read.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn delete_all<K>(client: &Client, api: &Api<K>) -> kube::Result<()> {
+    let request = Request::new(api.resource_url());
+    let request = request.delete_collection(&DeleteParams::default(), &ListParams::default());
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    // Of an error all is read before there is a stream.
+    client.request_stream(request).await.map(drop)
+}
+
 /// `None` when the object does not exist, instead of an error.
 ///
 /// # Errors
@@ -238,9 +252,35 @@ fn size_advice(error: &kube::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Script, ScriptedApi};
-    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
-    use kube::core::Status;
+    use crate::testing::{Script, ScriptedApi, client_of};
+    use http::{Method, Request, Response, StatusCode};
+    use k8s_openapi::api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Pod},
+    };
+    use kube::{client::Body, core::Status};
+    use std::convert::Infallible;
+
+    #[tokio::test]
+    async fn what_is_deleted_together_is_not_read() {
+        for (code, text) in [
+            (200, "all pods of a tenant"),
+            (403, r#"{"message": "no", "code": 403}"#),
+        ] {
+            let client = client_of(tower::service_fn(move |request: Request<Body>| {
+                assert_eq!(
+                    (request.method(), request.uri().path()),
+                    (&Method::DELETE, "/api/v1/namespaces/team/pods")
+                );
+                let mut answer = Response::new(Body::from(text.as_bytes().to_vec()));
+                *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+                async move { Ok::<_, Infallible>(answer) }
+            }));
+            let pods: Api<Pod> = Api::namespaced(client.clone(), "team");
+            let deleted = delete_all(&client, &pods).await;
+            assert_eq!(deleted.is_err_and(|error| is_status(&error, 403)), code == 403);
+        }
+    }
 
     #[test]
     fn objects_that_are_too_large_are_recognised() {

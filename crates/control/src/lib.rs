@@ -46,7 +46,7 @@ use controllers::{
     idle_gpus::{GpuMetricsSource, IdleGpusContext},
     nodes::{
         NodesContext,
-        requested::{RequestTracker, UnavailableTracker},
+        requested::{HealthTracker, RequestTracker, UnavailableTracker},
     },
     quota_use::{self, QuotaUseContext},
     quotas::QuotasContext,
@@ -240,6 +240,7 @@ fn build_controllers(
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
     let unavailable = Arc::new(UnavailableTracker::default());
+    let health = Arc::new(HealthTracker::default());
     Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -276,6 +277,7 @@ fn build_controllers(
             stores: stores.clone(),
             requested: Arc::clone(&requested),
             unavailable: Arc::clone(&unavailable),
+            health: Arc::clone(&health),
             recorder: recorder.clone(),
         },
         shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
@@ -307,6 +309,7 @@ fn build_controllers(
             rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
             requested,
             unavailable,
+            health,
             runtime,
             tenants,
             quotas,

@@ -121,6 +121,19 @@ pub struct GpuActivityLabels {
     pub activity: &'static str,
 }
 
+/// GPUs of nodes of a tenant that no pod requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct UnrequestedGpuLabels {
+    /// Namespace of its `TenantCluster`.
+    pub tenant_namespace: String,
+    /// Name of its `TenantCluster`.
+    pub tenant: String,
+    /// The pool of the nodes.
+    pub pool: String,
+    /// idle: no GPU of the node is requested; in_use: others are.
+    pub node: &'static str,
+}
+
 /// How something ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ResultLabels {
@@ -194,6 +207,8 @@ pub struct Metrics {
     pub datastore_compactions: Counter,
     /// GPUs of tenants whose class reclaims idle ones, by what they do.
     pub gpus: Gauges<GpuActivityLabels>,
+    /// GPUs of nodes of tenants that no pod requests.
+    pub unrequested_gpus: Gauges<UnrequestedGpuLabels>,
     /// Seconds in which GPUs were idle.
     pub idle_gpu_seconds: Family<TenantLabels, Counter>,
     /// Passes over all GPUs, by how they ended.
@@ -238,6 +253,7 @@ impl Metrics {
             user_waiting_pods: Gauges::default(),
             datastore_compactions: Counter::default(),
             gpus: Gauges::default(),
+            unrequested_gpus: Gauges::default(),
             idle_gpu_seconds: Family::default(),
             idle_passes: Family::default(),
             idle_pass_seconds: duration_histogram(),
@@ -387,6 +403,11 @@ impl Metrics {
             "gpus",
             "GPUs of tenants whose class reclaims idle GPUs, by what they do: active, idle or unknown",
             self.gpus.family.clone(),
+        );
+        registry.register(
+            "unrequested_gpus",
+            "GPUs of nodes that serve tenants and that no pod requests, by whether other GPUs of their node are requested: idle (none is) or in_use",
+            self.unrequested_gpus.family.clone(),
         );
         registry.register(
             "idle_gpu_seconds",

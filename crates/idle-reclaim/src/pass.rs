@@ -226,6 +226,9 @@ pub fn report(policy: &Policy, decisions: &[Decision]) -> IdleStatus {
         unlisted,
         // Who looks into the tenant adds them.
         stopped_owners: Vec::new(),
+        // Who looks at nodes adds them.
+        nodes: Vec::new(),
+        unlisted_nodes: None,
     }
 }
 

@@ -5,7 +5,7 @@
 pub mod emulation;
 pub mod features;
 
-/// The Kubernetes version of local host clusters, and of tenants that do not set one.
+/// The Kubernetes version of local host clusters, and the one that tenants may run by default.
 pub const KUBERNETES_DEFAULT: &str = "v1.37.1";
 /// The oldest Kubernetes version that is built and tested.
 pub const KUBERNETES_PREVIOUS: &str = "v1.36.4";

@@ -69,6 +69,11 @@ impl<N: OnNode> ByNode<N> {
         self.lock().nodes.clone()
     }
 
+    /// Whether something holds for what is kept of any node.
+    pub(crate) fn any(&self, holds: impl Fn(&N) -> bool) -> bool {
+        self.lock().nodes.values().any(holds)
+    }
+
     /// Reads what is kept of a node; none if it has no objects.
     pub(crate) fn read<T>(&self, node: &str, read: impl FnOnce(&N) -> T) -> Option<T> {
         self.lock().nodes.get(node).map(read)

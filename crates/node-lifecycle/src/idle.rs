@@ -36,7 +36,8 @@ impl IdleTracker {
     }
 }
 
-fn recorded_idle_since(node: &Node) -> Option<Seconds> {
+/// Since when a node is idle, as it has that written on it; none if it is not, or if that is not written yet.
+pub fn recorded_idle_since(node: &Node) -> Option<Seconds> {
     let text = node.annotations().get(labels::IDLE_SINCE)?;
     Some(text.parse::<Timestamp>().ok()?.as_second())
 }

@@ -9,7 +9,10 @@
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
 //! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
+//! | [`repair`] | nodes that are not Ready for too long |
 //! | [`fleet`] | all of it as the planner's input |
+//! | [`own_nodes`] | the nodes of tenants, with the pods that each tenant runs on its own |
+//! | [`idle_nodes`] | GPUs of these nodes that no pod requests |
 //! | [`shared_nodes`] | which nodes several tenants may use at the same time |
 //!
 //! Nothing here talks to an API server: the controllers in `berth-control` observe and apply.
@@ -22,14 +25,17 @@ pub mod demand;
 pub mod devices;
 pub mod fleet;
 pub mod idle;
+pub mod idle_nodes;
 pub mod node;
 mod node_index;
+pub mod own_nodes;
 pub mod platform_pods;
 pub mod pod_phase;
 pub mod pod_requests;
 mod pools;
 pub mod recorded_gpus;
 pub mod rejections;
+pub mod repair;
 pub mod shared_nodes;
 pub mod transitions;
 mod visible_labels;

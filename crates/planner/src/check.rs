@@ -31,8 +31,8 @@ pub fn check(fleet: &Fleet, plan: &Plan) -> Vec<Violation> {
     let (mut before, mut after) = (Counts::new(&index), Counts::new(&index));
     for node in &fleet.nodes {
         let action = actions.remove(node.name.as_str());
-        let claim = Claim::of(node);
-        let next = match action {
+        let mut claim = Claim::of(node);
+        let mut next = match action {
             Some(action) => claim.after(action).unwrap_or_else(|| {
                 violations.push(Violation::ImpossibleAction {
                     node: node.name.clone(),
@@ -41,6 +41,10 @@ pub fn check(fleet: &Fleet, plan: &Plan) -> Vec<Violation> {
             }),
             None => claim,
         };
+        if action.is_some_and(is_repair) {
+            // Its group has lost it, whatever the plan says.
+            (claim, next) = (claim.without_group(), next.without_group());
+        }
         before.add(&index, node, &claim);
         after.add(&index, node, &next);
     }
@@ -54,7 +58,39 @@ pub fn check(fleet: &Fleet, plan: &Plan) -> Vec<Violation> {
     }
     index.check_quotas(&before, &after, &mut violations);
     check_reclaims(fleet, plan, &index, &mut violations);
+    check_repairs(fleet, plan, &mut violations);
     violations
+}
+
+/// Whether an action takes a node that is not Ready.
+fn is_repair(action: &Action) -> bool {
+    matches!(action.reason, ActionReason::NotReady { .. })
+}
+
+fn check_repairs(fleet: &Fleet, plan: &Plan, violations: &mut Vec<Violation>) {
+    for action in plan.actions.iter().filter(|action| is_repair(action)) {
+        if !may_repair(fleet, &action.node) {
+            violations.push(Violation::NeedlessRepair {
+                node: action.node.clone(),
+            });
+        }
+    }
+}
+
+/// Whether a node is not Ready for so long that it may be taken, and not too many others of its pool are not Ready.
+fn may_repair(fleet: &Fleet, name: &str) -> bool {
+    let Some(node) = fleet.nodes.iter().find(|node| node.name == name) else {
+        return false;
+    };
+    let pool = fleet.pools.iter().find(|pool| pool.name == node.pool);
+    let (Some(policy), Some(since)) = (pool.and_then(|pool| pool.repair), node.not_ready_since) else {
+        return false;
+    };
+    let of_pool = fleet.nodes.iter().filter(|other| other.pool == node.pool);
+    let not_ready = of_pool.filter(|other| other.not_ready_since.is_some() && !other.starting);
+    !node.cordoned_by_people
+        && since + policy.not_ready_after <= fleet.now
+        && not_ready.count() <= policy.max_unhealthy as usize
 }
 
 fn check_reclaims(fleet: &Fleet, plan: &Plan, index: &Index<'_>, violations: &mut Vec<Violation>) {

@@ -1,6 +1,6 @@
 //! What goes into the planner: a snapshot of the fleet.
 
-use crate::UnusedNodes;
+use crate::{RepairPolicy, UnusedNodes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,6 +59,8 @@ pub struct Pool {
     pub starvation_limit: Option<Seconds>,
     /// How far an autoscaler may extend the pool. None: the pool is not scaled.
     pub scale_up: Option<ScaleUpLimits>,
+    /// When nodes that are not Ready are taken from their tenants. None: never.
+    pub repair: Option<RepairPolicy>,
 }
 
 impl Pool {
@@ -150,6 +152,10 @@ pub struct Node {
     /// It has an owner, and would go to no other tenant if it were free now: it has little memory, for example. Pods that wait for it may be
     /// unable to start for the same reason.
     pub closed: bool,
+    /// Since when it is not Ready. None: it is Ready.
+    pub not_ready_since: Option<Seconds>,
+    /// People have cordoned it: it stays with its tenant although it is not Ready.
+    pub cordoned_by_people: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
     /// Whether it is free, and which tenant has it.

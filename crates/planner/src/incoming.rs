@@ -119,7 +119,8 @@ impl PlanningPass<'_> {
     pub fn list_incoming(&mut self) {
         for at in 0..self.view.nodes.len() {
             let node = &self.view.nodes[at];
-            if node.is_recycling() || node.is_cordoned() || self.is_idle_too_long(at) {
+            let is_recycling = node.is_recycling() && !self.is_broken(at);
+            if is_recycling || node.is_cordoned() || self.is_idle_too_long(at) {
                 self.add_incoming(at);
             }
         }

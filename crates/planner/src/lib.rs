@@ -3,7 +3,8 @@
 //!
 //! Pools are planned one by one, in the order of their names. A limit of several pools together counts what the other pools have
 //! at that moment. Each pool is planned in these steps; the first of all pools comes before the others:
-//! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
+//! 1. Nodes without a node group are released ([`release`]), those that are not Ready for too long ([`repair`]), and those over a limit
+//!    ([`over_limit`]).
 //! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
 //! 3. Private groups, and minimums of others, get the nodes that they lack within their nominal quotas, then requests within theirs; then
 //!    minimums and requests get what they borrow ([`minimum`], [`serve`]).
@@ -22,6 +23,7 @@ mod available;
 mod check;
 mod first_gang;
 mod fleet;
+mod health;
 mod impossible;
 mod incoming;
 mod kept_by_pods;
@@ -36,6 +38,7 @@ mod reason;
 mod reclaim;
 mod release;
 mod render;
+mod repair;
 mod scale_up;
 mod selection;
 mod serve;
@@ -53,10 +56,11 @@ mod wait_for_gang;
 
 pub use check::{Violation, check};
 pub use fleet::*;
+pub use health::{PoolHealth, RepairPolicy};
 pub use plan::*;
 pub use reason::*;
 pub use selection::pool_of;
-pub use unused::remember_unused_nodes;
+pub use unused::{LEAST_PATIENCE, remember_unused_nodes};
 pub use unused_nodes::{UnusedNodes, UnusedNodesByTenant};
 
 use pass::PlanningPass;
@@ -84,6 +88,11 @@ pub fn plan(fleet: &Fleet) -> Plan {
         .collect();
     for pass in &mut passes {
         pass.release_orphans(&catalog);
+    }
+    for at in 0..passes.len() {
+        count_elsewhere(&mut passes, at, &[]).release_not_ready();
+    }
+    for pass in &mut passes {
         pass.release_over_maximum();
     }
     // The minimum of a node group is taken last.

@@ -7,7 +7,7 @@ use crate::load::Load;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
 use crate::view::View;
-use crate::{ActionReason, Impossible, Seconds, UnusedNodes};
+use crate::{ActionReason, Impossible, PoolHealth, Seconds, UnusedNodes};
 use std::collections::{BTreeSet, HashMap};
 
 /// What happens to a node.
@@ -116,6 +116,8 @@ pub(crate) struct PlanningPass<'a> {
     /// The gang that waited too long and for which free nodes are kept.
     pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
+    /// How many nodes are not Ready, if the pool repairs its nodes.
+    pub health: Option<PoolHealth>,
     /// Gangs for which all domains are searched.
     pub searched: BTreeSet<usize>,
     /// How many of them each tenant may have. Counted on first use.
@@ -164,6 +166,7 @@ impl<'a> PlanningPass<'a> {
             unmet_minimums: Vec::new(),
             starved_gang: None,
             replan_at: None,
+            health: None,
             searched: BTreeSet::new(),
             searched_share: None,
             reachable: None,

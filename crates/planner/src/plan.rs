@@ -1,6 +1,6 @@
 //! The output of the planner.
 
-use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Unplanned, UnusedNodesByTenant, Wait};
+use crate::{ActionReason, PodSet, PoolHealth, ScaleUpLimited, Seconds, Unplanned, UnusedNodesByTenant, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,9 @@ pub struct Plan {
     /// Nodes that an autoscaler is to add, by pool.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scale_ups: BTreeMap<String, ScaleUp>,
+    /// How many nodes are not Ready, by pool; only pools that repair their nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pool_health: BTreeMap<String, PoolHealth>,
     /// What is known of nodes that tenants did not use, by tenant UID and pool. The next plan needs it, see
     /// [`remember_unused_nodes`](crate::remember_unused_nodes).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -46,6 +46,8 @@ impl<'a> PlanningPass<'a> {
                 });
             }
         }
+        let health = self.health.map(|health| (self.view.pool.name.clone(), health));
+        plan.pool_health.extend(health);
         self.publish_unused(plan);
         plan.replan_at = [plan.replan_at, self.replan_at].into_iter().flatten().min();
         self.tree
@@ -90,21 +92,25 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
-    /// Counts the nodes of a group that count for its reservations before this plan.
+    /// Counts the nodes of a group that count for its reservations before this plan, without those that it loses at once.
     fn count_joining_nodes(&self, group: usize) -> u32 {
-        let nodes = self.view.node_groups[group].nodes.iter();
-        let counting =
-            nodes.filter(|at| self.view.nodes[**at].owner().is_some() && !self.view.nodes[**at].is_cordoned());
+        let is_lost = |at: usize| matches!(self.decisions[at], Decision::Release { .. }) && self.is_broken(at);
+        let nodes = self.view.node_groups[group]
+            .nodes
+            .iter()
+            .copied()
+            .filter(|at| !is_lost(*at));
+        let counting = nodes.filter(|at| self.view.nodes[*at].owner().is_some() && !self.view.nodes[*at].is_cordoned());
         u32::try_from(counting.count()).unwrap_or(u32::MAX)
     }
 
     fn count_unassigned_nodes(&self) -> UnassignedNodes {
         let mut unassigned = UnassignedNodes::default();
-        for (node, decision) in self.view.nodes.iter().zip(&self.decisions) {
+        for (at, (node, decision)) in self.view.nodes.iter().zip(&self.decisions).enumerate() {
             match decision {
                 Decision::Earmarked if node.is_free() => unassigned.earmarked += 1,
                 Decision::Undecided if node.is_free() => unassigned.free += 1,
-                _ if node.is_recycling() => unassigned.recycling += 1,
+                _ if node.is_recycling() && !self.is_broken(at) => unassigned.recycling += 1,
                 _ => {}
             }
         }

@@ -62,6 +62,11 @@ pub enum ActionReason {
         /// `namespace/name` of the tenant.
         tenant: String,
     },
+    /// Released: it is not Ready for longer than its pool allows.
+    NotReady {
+        /// How long.
+        not_ready: Seconds,
+    },
     /// Released: the node group has more nodes than it may have.
     OverMaximum {
         /// `namespace/name` of the tenant.

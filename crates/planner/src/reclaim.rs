@@ -268,7 +268,7 @@ impl<'a> PlanningPass<'a> {
     }
 
     /// Whether a group has fewer nodes than its minimum without this node, and without those that a search takes.
-    fn is_of_minimum(&self, node: usize, group: usize) -> bool {
+    pub fn is_of_minimum(&self, node: usize, group: usize) -> bool {
         let others = self.groups[group].staying.saturating_sub(u32::from(self.stays(node)));
         others < self.view.node_groups[group].spec.min_nodes
     }
@@ -311,10 +311,16 @@ impl<'a> PlanningPass<'a> {
         self.release(node, drain_at, reason);
     }
 
-    /// When a node that is taken from its tenant is drained: after the grace period if it is in use.
+    /// When a node that is taken from its tenant is drained: after the grace period if it is in use. On one that is not Ready for too long nobody saves
+    /// anything.
     pub fn drain_time(&self, node: usize) -> Seconds {
-        let idle = self.view.nodes[node].object.idle_since.is_some();
-        self.view.now + if idle { 0 } else { self.view.pool.reclaim_grace_period }
+        let at_once = self.view.nodes[node].object.idle_since.is_some() || self.is_broken(node);
+        self.view.now
+            + if at_once {
+                0
+            } else {
+                self.view.pool.reclaim_grace_period
+            }
     }
 
     /// Returns `time` if it is later than now.

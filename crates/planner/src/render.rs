@@ -30,6 +30,7 @@ impl Display for ActionReason {
             Self::ReservationIncomplete => f.write_str("other nodes that were reserved with it are gone"),
             Self::TenantDeleted => f.write_str("its tenant is deleted"),
             Self::NodeGroupRemoved { tenant } => write!(f, "{tenant} no longer has its node group"),
+            Self::NotReady { not_ready } => write!(f, "not Ready for {}", duration(*not_ready)),
             Self::OverMaximum { tenant, max_nodes: 0 } => write!(f, "{tenant} may have no nodes in this group"),
             Self::OverMaximum { tenant, max_nodes } => {
                 write!(f, "{tenant} allows at most {} in this group", nodes(*max_nodes))

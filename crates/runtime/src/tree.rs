@@ -1,5 +1,7 @@
 //! Memory that JSON takes as a tree.
 
+use serde_json::Value;
+
 /// A node of a map has room for eleven keys (24 bytes) and values (32 bytes), and the first two are texts with memory of their own.
 const MAP: u64 = 720;
 /// A list begins with room for four values.
@@ -26,6 +28,22 @@ impl Tree {
         let mut tree = Self::default();
         tree.read(text);
         tree
+    }
+
+    /// Memory of a value in bytes: what is counted in its text, but for numbers and escapes, which are short.
+    pub fn bytes_of(value: &Value) -> u64 {
+        let commas = |entries: usize| ENTRY * entries.saturating_sub(1) as u64;
+        match value {
+            Value::Object(entries) => {
+                let bytes = entries
+                    .iter()
+                    .map(|(key, value)| key.len() as u64 + Self::bytes_of(value));
+                MAP + commas(entries.len()) + bytes.sum::<u64>()
+            }
+            Value::Array(items) => LIST + commas(items.len()) + items.iter().map(Self::bytes_of).sum::<u64>(),
+            Value::String(text) => text.len() as u64,
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
     }
 
     /// Counts the next part of the text.
@@ -115,6 +133,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn memory_follows_the_structure() {
@@ -123,6 +142,17 @@ mod tests {
         assert!(of(&small_maps) > 1000 * (11 * (24 + 32)), "each has a node of its own");
         let numbers = format!("[{}0]", "0,".repeat(1000));
         assert!(of(&numbers) > 1000 * 3 * 32);
+    }
+
+    #[test]
+    fn a_value_takes_what_its_text_takes() {
+        let long = "x".repeat(5000);
+        let value = json!({"maps": vec![json!({"a": "b", "c": {}}); 1000], "numbers": vec![1; 1000], "text": long});
+        let (of_value, of_text) = (Tree::bytes_of(&value), Tree::of(value.to_string().as_bytes()).bytes());
+        assert!(
+            of_value <= of_text && of_value > of_text / 100 * 98,
+            "{of_value} {of_text}"
+        );
     }
 
     #[test]

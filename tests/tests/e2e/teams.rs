@@ -49,7 +49,7 @@ pub(crate) async fn speech(host: &TestCluster) -> &'static Tenant {
         put_class(host, CLASS_OF_SPEECH).await;
         let mut cluster = cluster("speech", &[("serve", "l40s", 1)]);
         cluster.spec.class_name = Some(CLASS_OF_SPEECH.into());
-        cluster.spec.version = KUBERNETES_PREVIOUS.into();
+        cluster.spec.version = Some(KUBERNETES_PREVIOUS.into());
         Tenant::shared(host, NAMESPACE, &cluster).await
     };
     SPEECH.get_or_init(create).await

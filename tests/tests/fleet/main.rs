@@ -11,6 +11,7 @@ mod explain;
 mod foreign_pods;
 mod idle;
 mod in_use;
+mod not_ready;
 mod quota_sums;
 mod random;
 mod recorded_gpus;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         drained::a_quota_is_not_walked_around_by_nodes_that_drain,
         foreign_pods::a_pod_elsewhere_with_the_labels_of_a_tenants_keeps_no_node,
         in_use::a_node_on_which_the_platform_runs_a_pod_is_not_assigned,
+        not_ready::a_group_gets_another_node_for_one_that_is_not_ready,
         recorded_gpus::a_node_that_reports_fewer_gpus_brings_its_tenant_no_other,
         quota_sums::sums_of_used_quota_agree_whatever_happens,
         schedules::a_stop_releases_the_nodes_and_gives_them_back,

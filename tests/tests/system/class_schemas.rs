@@ -18,6 +18,11 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             class("c", &json!({"versions": ["v1.37.1", "v1.37.1"]})),
             "duplicate entries",
         ),
+        (class("c", &json!({"defaultVersion": "1.37.1"})), "spec.defaultVersion"),
+        (
+            class("c", &json!({"defaultVersion": "v1.37.1", "versions": ["v1.36.4"]})),
+            "defaultVersion must be one of versions",
+        ),
         (class("c", &json!({"schedulingMode": "Nobody"})), "schedulingMode"),
         (
             class("c", &json!({"network": {"endpointCIDRs": ["10.0.0.0/33"]}})),

@@ -110,7 +110,7 @@ impl Scene {
         };
         let input = ControlPlaneInput {
             tenant: &self.tenant,
-            version: berth_api::DEFAULT_VERSION,
+            version: berth_kubernetes_versions::KUBERNETES_DEFAULT,
             class: "default",
             scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),

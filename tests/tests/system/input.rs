@@ -161,7 +161,7 @@ pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<Te
     ensure_namespace(&host.client, "input-accept").await;
     let tenants = host.tenants("input-accept");
     let mut old = cluster("old", &[]);
-    old.spec.version = "v1.20.0".into();
+    old.spec.version = Some("v1.20.0".into());
     let cases = [
         (old, "UnsupportedVersion", "set spec.version to"),
         (

@@ -130,7 +130,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(host: Arc<TestCluster>
 pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(host: Arc<TestCluster>) {
     let emulated = EMULATED[0].version;
     let mut older = cluster("older", &[]);
-    older.spec.version = emulated.into();
+    older.spec.version = Some(emulated.into());
     let mut tenant = Tenant::create(&host, "life-older", &older).await;
     let tenants = host.tenants(&tenant.namespace);
     let kept = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}});

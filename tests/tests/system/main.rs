@@ -9,6 +9,7 @@ mod classes;
 mod cli;
 mod control_planes;
 mod credentials;
+mod default_versions;
 mod deletion;
 mod dns;
 mod expiration;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
                 lifecycle::examples_run_on_the_tenants_own_nodes,
                 lifecycle::every_version_runs_and_is_upgraded_to_the_next,
                 lifecycle::five_tenants_at_once,
+                default_versions::tenants_keep_the_version_that_their_class_gave_them,
                 nodes::last_node_goes_to_the_first_request,
                 nodes::a_group_grows_and_shrinks,
                 shared::work_without_gpus_runs_side_by_side,

@@ -105,7 +105,7 @@ pub(crate) async fn objects_of_every_api_server_are_listed(host: Arc<TestCluster
     {
         let name = format!("own-objects-{}", version.replace('.', "-"));
         let mut spec = cluster(&name, &[]);
-        spec.spec.version = version.into();
+        spec.spec.version = Some(version.into());
         let tenant = Tenant::create(&host, &name, &spec).await;
         let made = made_by_api_server(&tenant.client).await;
         tenant.delete(&host).await;

@@ -88,7 +88,7 @@ pub(crate) async fn create_tenant(host: &TestCluster, name: &str, version: &str,
     .await;
     let mut tenant: TenantCluster = cluster(name, &[]);
     tenant.spec.class_name = Some(name.into());
-    tenant.spec.version = version.into();
+    tenant.spec.version = Some(version.into());
     let tenant = Tenant::create(host, name, &tenant).await;
     until_applied(host, &tenant, "Applied").await;
     tenant

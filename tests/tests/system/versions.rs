@@ -16,8 +16,8 @@ use std::sync::Arc;
 const NAMESPACE: &str = "versions";
 const NAME: &str = "older";
 
-/// Writes the status, and then `spec.version`. Control writes the status as well: what it saw last.
-async fn change(tenants: &Api<TenantCluster>, status: &Value, version: &str) -> kube::Result<()> {
+/// Writes the status, and then `spec.version`; none: removes it. Control writes the status as well: what it saw last.
+async fn change(tenants: &Api<TenantCluster>, status: &Value, version: Option<&str>) -> kube::Result<()> {
     let params = PatchParams::default();
     let status = Patch::Merge(json!({"status": status}));
     tenants.patch_status(NAME, &params, &status).await.unwrap();
@@ -30,7 +30,7 @@ pub(crate) async fn the_next_version_is_compared_with_what_runs(host: Arc<TestCl
     let tenants = host.tenants(NAMESPACE);
     // Control runs nothing of it.
     let mut wanted = cluster(NAME, &[("a", "no-such-pool", 1)]);
-    wanted.spec.version = "v1.20.0".into();
+    wanted.spec.version = Some("v1.20.0".into());
     tenants.create(&PostParams::default(), &wanted).await.unwrap();
     let runs =
         |version: Option<&str>, upgrading_to: Option<&str>| json!({"version": version, "upgradingTo": upgrading_to});
@@ -40,22 +40,29 @@ pub(crate) async fn the_next_version_is_compared_with_what_runs(host: Arc<TestCl
     let newer = runs(Some("v1.36.5"), None);
     let (skipped, down) = (Some("one minor version at a time"), Some("cannot go down"));
     for (number, (status, version, expected)) in [
-        (&nothing, "v1.30.0", None),
-        (&nothing, "v1.20.0", None),
+        (&nothing, Some("v1.30.0"), None),
+        (&nothing, Some("v1.20.0"), None),
         // A status is written whatever the spec says.
-        (&older, "v1.37.1", skipped),
-        (&older, "v1.34.9", down),
-        (&older, "v1.36.4", None),
+        (&older, Some("v1.37.1"), skipped),
+        (&older, Some("v1.34.9"), down),
+        (&older, Some("v1.36.4"), None),
         // It has not run yet.
-        (&older, "v1.37.1", skipped),
-        (&older, "v1.36.99", None),
-        (&older, "v1.35.0", None),
-        (&older, "v1.36.4", None),
-        (&started, "v1.35.0", down),
-        (&started, "v1.37.1", skipped),
-        (&started, "v1.36.5", None),
-        (&newer, "v1.35.0", down),
-        (&newer, "v1.37.1", None),
+        (&older, Some("v1.37.1"), skipped),
+        (&older, Some("v1.36.99"), None),
+        (&older, Some("v1.35.0"), None),
+        (&older, Some("v1.36.4"), None),
+        // What runs counts, too, after the version was removed.
+        (&older, None, None),
+        (&older, Some("v1.37.1"), skipped),
+        (&older, Some("v1.34.9"), down),
+        (&older, Some("v1.36.4"), None),
+        (&started, Some("v1.35.0"), down),
+        (&started, Some("v1.37.1"), skipped),
+        (&started, None, None),
+        (&started, Some("v1.35.0"), down),
+        (&started, Some("v1.36.5"), None),
+        (&newer, Some("v1.35.0"), down),
+        (&newer, Some("v1.37.1"), None),
     ]
     .into_iter()
     .enumerate()

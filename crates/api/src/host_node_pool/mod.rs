@@ -3,12 +3,14 @@
 mod autoscaling;
 mod pause;
 mod policy;
+mod repair;
 mod scrub;
 mod status;
 
 pub use autoscaling::AutoscalingSpec;
 pub use pause::PauseSpec;
 pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
+pub use repair::{MaxUnhealthy, RepairSpec};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes, UnavailableNode};
 
@@ -39,9 +41,9 @@ use std::collections::BTreeMap;
     printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.nodes.quarantined"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
     printcolumn(name = "Free-GPUs", type_ = "integer", json_path = ".status.freeGpus", description = "GPUs on free nodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Requested", type_ = "integer", json_path = ".status.requested.nodes", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a HostNodePool must be a DNS label of at most 63 characters that starts with a letter")
 )]
@@ -79,6 +81,9 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.autoscaling)")
     .message("autoscaling is for nodes that are assigned to one tenant, not for pools of mode Shared")
     .field_path(".autoscaling"))]
+#[x_kube(validation = Rule::new("!('Shared' in self.modes) || !has(self.repair)")
+    .message("repair is for nodes that are assigned to one tenant, not for pools of mode Shared")
+    .field_path(".repair"))]
 #[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.autoscaling.gpusPerNode) || has(self.gpuResourceName)")
     .message("autoscaling.gpusPerNode requires spec.gpuResourceName")
     .field_path(".autoscaling"))]
@@ -161,6 +166,11 @@ pub struct HostNodePoolSpec {
     #[serde(default)]
     pub timeouts: RecyclingTimeouts,
 
+    /// Lets Berth take nodes that are not Ready for too long from their tenants: a node group gets another node for its minimum, and the node is scrubbed
+    /// once it is Ready again. Without it, nodes stay with their tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<RepairSpec>,
+
     /// Lets an autoscaler add nodes to the pool: Berth creates pending placeholder pods for the nodes that tenants wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<AutoscalingSpec>,
@@ -183,6 +193,7 @@ impl Default for HostNodePoolSpec {
             scrub: ScrubSpec::default(),
             validate: ValidateSpec::default(),
             timeouts: RecyclingTimeouts::default(),
+            repair: None,
             autoscaling: None,
         }
     }

@@ -72,36 +72,21 @@ pub(super) fn parse_pair(text: &str) -> Result<(String, String), String> {
 
 /// The object that the flags describe.
 pub(super) fn from_flags(name: &str, arguments: &CreateArguments) -> TenantCluster {
-    let default = TenantClusterSpec::default();
     let mut object = TenantCluster::new(
         name,
         TenantClusterSpec {
-            version: arguments.version.clone().unwrap_or_else(|| default.version.clone()),
+            version: arguments.version.clone(),
             class_name: arguments.class.clone(),
             node_groups: arguments.nodes.clone(),
             ttl: arguments.ttl.clone(),
             expire_after_idle: arguments.expire_after_idle.clone(),
-            ..default
+            ..TenantClusterSpec::default()
         },
     );
     let collect = |pairs: &[(String, String)]| (!pairs.is_empty()).then(|| pairs.iter().cloned().collect());
     object.metadata.labels = collect(&arguments.labels);
     object.metadata.annotations = collect(&arguments.annotations);
     object
-}
-
-/// The object as it is sent. A version that nobody asked for is left out: that of this program may be another than the host's.
-///
-/// # Errors
-/// It cannot be written as JSON.
-pub(super) fn to_value(object: &TenantCluster, arguments: &CreateArguments) -> Result<Value, serde_json::Error> {
-    let mut value = serde_json::to_value(object)?;
-    if arguments.version.is_none()
-        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
-    {
-        spec.remove("version");
-    }
-    Ok(value)
 }
 
 /// The object in a file, as it is: the API server refuses what it does not know. `namespace` is that of the command.
@@ -181,7 +166,7 @@ mod tests {
     fn a_version_that_nobody_asked_for_is_left_to_the_host() {
         let version = |line: &str| {
             let arguments = read(line);
-            let sent = to_value(&from_flags("vision", &arguments), &arguments).unwrap();
+            let sent = serde_json::to_value(from_flags("vision", &arguments)).unwrap();
             assert_eq!(sent["metadata"]["name"], "vision", "{sent}");
             sent["spec"].get("version").cloned()
         };

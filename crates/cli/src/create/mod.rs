@@ -36,7 +36,7 @@ pub(crate) struct CreateArguments {
     /// TenantClass. [default: the class `default`]
     #[arg(long, value_name = "NAME")]
     class: Option<String>,
-    /// Kubernetes version, for example v1.37.1. [default: that of the host's Berth]
+    /// Kubernetes version, for example v1.37.1. [default: that of the class]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
     /// Node groups: a number of nodes of a HostNodePool, a minimum and a maximum for nodes that follow demand, or `shared`.
@@ -121,7 +121,7 @@ fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result
     let name = TenantName::parse(name, namespace)?;
     let mut object = build::from_flags(&name.name, arguments);
     object.metadata.namespace = Some(name.namespace);
-    build::to_value(&object, arguments).map_err(|error| Error::Output(error.to_string()))
+    serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))
 }
 
 fn read_file(path: &Path) -> Result<String, Error> {

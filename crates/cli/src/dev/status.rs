@@ -79,7 +79,7 @@ struct NodeView {
 struct TenantView {
     #[serde(flatten)]
     head: TenantHead,
-    version: String,
+    version: Option<String>,
     endpoint: Option<String>,
     nodes: Option<u32>,
 }
@@ -230,7 +230,7 @@ impl From<&TenantCluster> for TenantView {
         let status = tenant.status.as_ref();
         Self {
             head: TenantHead::of(tenant),
-            version: tenant.spec.version.clone(),
+            version: tenant.shown_version().map(ToOwned::to_owned),
             endpoint: status.and_then(|status| status.endpoint.clone()),
             nodes: status.and_then(|status| Some(status.nodes.as_ref()?.assigned)),
         }
@@ -283,7 +283,7 @@ fn format_status(status: &Status) -> String {
             tenant.head.namespace.clone(),
             tenant.head.name.clone(),
             format_optional(tenant.head.phase.as_ref()),
-            tenant.version.clone(),
+            format_optional(tenant.version.as_ref()),
             tenant.nodes.map_or("-".into(), |nodes| nodes.to_string()),
             format_optional(tenant.endpoint.as_ref()),
         ]

@@ -64,6 +64,9 @@ struct NodeView {
     idle_since: Option<String>,
     cordoned_until: Option<String>,
     quarantine: Option<String>,
+    /// If it waits in quarantine until it is Ready: since when it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_ready_since: Option<String>,
     /// Why it cannot be assigned, if it is free.
     unavailable: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -262,6 +265,7 @@ fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -
         idle_since: moment(labels::IDLE_SINCE),
         cordoned_until: moment(labels::DRAIN_AT),
         quarantine: annotation(labels::QUARANTINE),
+        not_ready_since: moment(labels::NOT_READY_SINCE),
         events,
     }
 }

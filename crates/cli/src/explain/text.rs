@@ -114,7 +114,7 @@ pub(super) fn describe_node(view: &NodeView) -> String {
     add("Idle since", view.idle_since.as_ref());
     add("Drained from", view.cordoned_until.as_ref());
     add("Unavailable", view.unavailable.as_ref());
-    if view.quarantine.is_some() {
+    if view.quarantine.is_some() && view.not_ready_since.is_none() {
         lines.push(format!(
             "After the repair: kubectl annotate node {} {}=yes",
             view.name,

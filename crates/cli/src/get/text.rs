@@ -24,8 +24,8 @@ pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp
 fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Timestamp) -> String {
     let name = TenantName::of(tenant);
     let created = tenant.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let version = status.version.as_ref().unwrap_or(&tenant.spec.version);
-    let upgrade = status.upgrading_to.as_ref();
+    let version = tenant.shown_version().unwrap_or("-");
+    let upgrade = status.upgrading_to.as_ref().filter(|_| status.version.is_some());
     let upgrade = upgrade.map_or_else(String::new, |next| format!(", being upgraded to {next}"));
     let mut lines = vec![
         format!("Name:      {name}"),
@@ -113,7 +113,7 @@ fn describe_quota(status: &TenantClusterStatus) -> Option<String> {
     let usage = status.usage.clone().unwrap_or_default();
     let rows = quota.reserved.iter().map(|(name, amount)| {
         let resource = TreeResource::from(name.clone());
-        let used = usage.resources.get(name).map(|used| resource.format_amount(*used));
+        let used = usage.resources.get(name).map(|used| resource.format_rounded(*used));
         [name.clone(), resource.format_amount(*amount), used.unwrap_or_default()]
     });
     let gpus = usage.gpus.iter().map(|pool| {

@@ -70,13 +70,12 @@ fn describe_tenant(tenant: &TenantCluster, nodes: Option<&(Vec<Node>, GpuResourc
             .to_string()
     });
     let class = status.class_name.or_else(|| tenant.spec.class_name.clone());
-    let version = status.version.unwrap_or_else(|| tenant.spec.version.clone());
     let created = tenant.creation_timestamp().map(|time| time.0);
     [
         namespace,
         name,
         phase(tenant),
-        version,
+        tenant.shown_version().unwrap_or("-").to_owned(),
         format_optional(class.as_ref()),
         format_optional(assigned.as_ref()),
         format_optional(gpus.or(recorded).as_ref()),
@@ -111,6 +110,11 @@ mod tests {
             "spec": {"version": "v1.36.4"},
         }))
         .unwrap();
+        let silent: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "silent", "namespace": "team"},
+            "spec": {},
+        }))
+        .unwrap();
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n", "labels": {"berth.dev/pool": "h100"}, "annotations": {"berth.dev/owner-uid": "u"}},
             "status": {"allocatable": {"nvidia.com/gpu": "8"}},
@@ -121,10 +125,11 @@ mod tests {
         let expected = "\
 NAMESPACE  NAME    PHASE    VERSION  CLASS  NODES  GPUS  AGE  ENDPOINT
 team       vision  Ready    v1.37.1  gold   1/2    8     4h   https://a:6443
-team       new     Pending  v1.36.4  -      -      0     -    -";
+team       new     Pending  v1.36.4  -      -      0     -    -
+team       silent  Pending  -        -      -      0     -    -";
         assert_eq!(
             describe(
-                &[tenant.clone(), new],
+                &[tenant.clone(), new, silent],
                 Some(&(vec![node], resources)),
                 Columns::Usual,
                 now

@@ -28,6 +28,9 @@ struct QuotaView {
     levels: Vec<LevelView>,
     /// TenantClusters that belong to no Project.
     tenants_without_project: usize,
+    /// The one namespace that was asked for, if it belongs to none of the Projects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace_without_project: Option<String>,
     /// Why there are no levels, if the user may not list them.
     #[serde(skip_serializing_if = "Option::is_none")]
     levels_not_shown: Option<String>,
@@ -79,13 +82,7 @@ pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<Ex
     );
     let (organizations, projects) = tokio::join!(all_organizations.list(&params), all_projects.list(&params));
     let view = match (organizations, projects) {
-        (Ok(organizations), Ok(projects)) => {
-            let (mut organizations, mut projects) = (organizations.items, projects.items);
-            if let Some(namespace) = &namespace {
-                retain_levels_of(namespace, &mut organizations, &mut projects);
-            }
-            build_view(&organizations, &projects, &tenants)
-        }
+        (Ok(organizations), Ok(projects)) => view_of_levels(organizations.items, projects.items, &tenants, namespace),
         (Err(error), _) | (_, Err(error)) if is_forbidden(&error) => view_of_tenants(&tenants, &describe_error(&error)),
         (Err(error), _) => return Err(failed("list the Organizations")(error)),
         (_, Err(error)) => return Err(failed("list the Projects")(error)),
@@ -130,8 +127,26 @@ fn build_view(organizations: &[Organization], projects: &[Project], tenants: &[T
         total: sum_up(&levels),
         levels,
         tenants_without_project: tenants.iter().filter(|tenant| owner(tenant).is_none()).count(),
+        namespace_without_project: None,
         levels_not_shown: None,
         waiting: Vec::new(),
+    }
+}
+
+/// The view of all levels, or of those of one namespace.
+fn view_of_levels(
+    mut organizations: Vec<Organization>,
+    mut projects: Vec<Project>,
+    tenants: &[TenantCluster],
+    namespace: Option<String>,
+) -> QuotaView {
+    let has_levels = !(organizations.is_empty() && projects.is_empty());
+    if let Some(namespace) = &namespace {
+        retain_levels_of(namespace, &mut organizations, &mut projects);
+    }
+    QuotaView {
+        namespace_without_project: namespace.filter(|_| has_levels && projects.is_empty()),
+        ..build_view(&organizations, &projects, tenants)
     }
 }
 
@@ -154,6 +169,7 @@ fn view_of_tenants(tenants: &[TenantCluster], error: &str) -> QuotaView {
         total: Vec::new(),
         levels: Vec::new(),
         tenants_without_project: 0,
+        namespace_without_project: None,
         levels_not_shown: Some(error.to_owned()),
         waiting: tenants.iter().flat_map(list_waits).collect(),
     }

@@ -159,3 +159,40 @@ fn a_user_forges_no_line() {
         "{text}"
     );
 }
+
+#[test]
+fn of_a_namespace_without_a_project_that_is_said() {
+    let project = || -> Project {
+        read(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"},
+            "spec": {"namespaces": ["team"]},
+        }))
+    };
+    let text = |projects: Vec<Project>, namespace: Option<&str>| {
+        let tenants = [waiting_tenant("other")];
+        describe(&view_of_levels(
+            Vec::new(),
+            projects,
+            &tenants,
+            namespace.map(Into::into),
+        ))
+    };
+    let expected =
+        "Namespace other belongs to no Project: no quotas apply to its tenants besides those of their classes.";
+    assert_eq!(text(vec![project()], Some("other")), expected);
+    let nothing = "There are no Organizations and no Projects: no quotas apply besides those of classes.";
+    assert_eq!(text(Vec::new(), Some("other")), nothing);
+    assert_eq!(text(Vec::new(), None), nothing);
+    assert!(text(vec![project()], Some("team")).starts_with("Project vision"));
+}
+
+#[test]
+fn measured_bytes_can_be_compared_with_the_quota() {
+    let project: Project = read(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Project", "metadata": {"name": "vision"}, "spec": {},
+        "status": {"quotas": [{"resource": "datastore.bytes", "nominalQuota": 2_147_483_648_u64, "reserved": 1_073_741_824,
+            "used": 734_003_217, "borrowed": 0}]},
+    }));
+    let text = describe(&build_view(&[], &[project], &[]));
+    assert!(text.ends_with("700.0Mi used, 1Gi reserved of 2Gi"), "{text}");
+}

@@ -3,7 +3,7 @@
 use berth_api::{TreeQuotaStatus, UserStatus};
 
 use super::{LevelView, QuotaView};
-use crate::output::join_lines;
+use crate::output::{join_lines, plural};
 
 /// Characters of a bar.
 const BAR: u64 = 20;
@@ -26,6 +26,10 @@ pub(super) fn describe(view: &QuotaView) -> String {
             .map(|wait| format!("{}: {}", wait.tenant, wait.message));
         lines.extend(waits);
         lines.push("`berth get NAME` shows what is reserved for a tenant, and what it uses".into());
+    } else if let Some(namespace) = &view.namespace_without_project {
+        lines.push(format!(
+            "Namespace {namespace} belongs to no Project: no quotas apply to its tenants besides those of their classes."
+        ));
     } else if view.levels.is_empty() {
         lines.push("There are no Organizations and no Projects: no quotas apply besides those of classes.".into());
     } else if view.tenants_without_project > 0 {
@@ -35,7 +39,6 @@ pub(super) fn describe(view: &QuotaView) -> String {
 }
 
 fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
-    let tenants = usize::try_from(level.tenants).unwrap_or(usize::MAX);
     let waiting = match level.waiting_tenants {
         0 => String::new(),
         waiting => format!(", {waiting} waiting for quota"),
@@ -44,7 +47,7 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
     lines.push(format!(
         "{indent}{kind} {}: {}{waiting}",
         level.name,
-        plural(tenants, "tenant")
+        plural(level.tenants.into(), "tenant")
     ));
     lines.extend(level.problems.iter().map(|problem| format!("{indent}  ! {problem}")));
     describe_quotas(&level.quotas, indent, lines);
@@ -52,8 +55,10 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
         describe_user(user, &format!("{indent}  "), lines);
     }
     if let Some(number) = level.users_not_listed {
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        lines.push(format!("{indent}  and {} with pods", plural(number, "more user")));
+        lines.push(format!(
+            "{indent}  and {} with pods",
+            plural(number.into(), "more user")
+        ));
     }
     for wait in &level.waiting {
         lines.push(format!("{indent}  {}: {}", wait.tenant, wait.message));
@@ -64,7 +69,7 @@ fn describe_level(level: &LevelView, indent: &str, lines: &mut Vec<String>) {
 }
 
 fn describe_quotas(quotas: &[TreeQuotaStatus], indent: &str, lines: &mut Vec<String>) {
-    let names: Vec<String> = quotas.iter().map(name_quota).collect();
+    let names: Vec<String> = quotas.iter().map(TreeQuotaStatus::name).collect();
     let width = names.iter().map(String::len).max().unwrap_or_default();
     for (quota, name) in quotas.iter().zip(&names) {
         lines.push(format!("{indent}  {name:<width$}  {}", describe_quota(quota)));
@@ -72,10 +77,10 @@ fn describe_quotas(quotas: &[TreeQuotaStatus], indent: &str, lines: &mut Vec<Str
 }
 
 fn describe_user(user: &UserStatus, indent: &str, lines: &mut Vec<String>) {
-    let waiting = match usize::try_from(user.waiting_pods).unwrap_or(usize::MAX) {
+    let waiting = match user.waiting_pods {
         0 => String::new(),
         1 => ": 1 pod waits".to_owned(),
-        waiting => format!(": {} wait", plural(waiting, "pod")),
+        waiting => format!(": {} wait", plural(waiting.into(), "pod")),
     };
     lines.push(format!("{indent}User {}{waiting}", user.user));
     let names = user.resources.iter().map(|resource| resource.resource.len());
@@ -107,16 +112,9 @@ fn draw_bar(used: u64, reserved: u64, nominal: u64) -> String {
         .collect()
 }
 
-fn name_quota(quota: &TreeQuotaStatus) -> String {
-    match quota.pool_name.as_ref().or(quota.gpu_product.as_ref()) {
-        Some(of) => format!("{} of {of}", quota.resource.as_str()),
-        None => quota.resource.as_str().to_owned(),
-    }
-}
-
 /// A bar, and the numbers.
 fn describe_quota(quota: &TreeQuotaStatus) -> String {
-    let amount = |amount: u64| quota.resource.format_amount(amount);
+    let amount = |amount: u64| quota.resource.format_rounded(amount);
     let bar = draw_bar(quota.used.unwrap_or_default(), quota.reserved, quota.nominal_quota);
     let used = match quota.used {
         None => String::new(),
@@ -131,11 +129,4 @@ fn describe_quota(quota: &TreeQuotaStatus) -> String {
         amount(quota.reserved),
         amount(quota.nominal_quota)
     )
-}
-
-fn plural(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
 }

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 
 /// Memory of a syncer without objects, and for what comes and goes: idle it has 17 to 20 MiB (docs/operations/performance.md), an object
 /// or an answer of the tenant may take 64 MiB while it is read (`MAX_TREE` of `berth_runtime::answers`), objects that have just changed 64 MiB (`Fresh`
-/// of `berth_sync_rules::model`), and each of 42 objects that are worked on at the same time 16 MiB if a tenant writes as large ones as it can
-/// (`MAX_TENANT_TREE` of `berth_syncer::store`), while it has less of others.
+/// of `berth_sync_rules::model`), contents of ConfigMaps and Secrets 128 MiB (`ContentRoom` of `berth_syncer::engine`), and each of 42 objects that are worked
+/// on at the same time 16 MiB if a tenant writes as large ones as it can (`MAX_TENANT_TREE` of `berth_syncer::store`), while it has less of others.
 const BASE_MEMORY: u64 = 512 << 20;
 /// Memory for a pod: 12 KiB were measured for a small one.
 const MEMORY_OF_POD: u64 = 16 << 10;

@@ -11,6 +11,7 @@ use crate::{
     apply::{is_status, only_this},
     error::{ReconcileError, api},
 };
+use berth_node_lifecycle::repair::REPORTED_WITHIN;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
@@ -18,8 +19,6 @@ use kube::{
     api::{DeleteParams, EvictParams},
 };
 
-/// Seconds after the grace period of a pod in which its kubelet reports its end.
-pub const REPORTED_WITHIN: i64 = 60;
 /// The grace period of a pod that does not name one.
 const DEFAULT_GRACE: i64 = 30;
 

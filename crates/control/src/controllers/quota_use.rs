@@ -17,8 +17,8 @@ use berth_api::{
     quota_resource,
 };
 use berth_node_lifecycle::{
-    Assignment,
-    demand::{PoolDevices, SchedulingState, Workload, needs_node_of},
+    demand::{PoolDevices, needs_node_of},
+    own_nodes::{OwnNode, list_own_nodes},
 };
 use berth_quota::{Amounts, Projects};
 use berth_runtime::{
@@ -26,13 +26,13 @@ use berth_runtime::{
     watched::{Watched, for_each},
 };
 use k8s_openapi::{
-    api::core::v1::{Node, ResourceQuota, Service},
+    api::core::v1::{ResourceQuota, Service},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -187,51 +187,29 @@ fn amounts(cluster: &TenantCluster, id: &TenantId, counted: &Counted) -> Amounts
 /// Devices that tenants' pods have of the nodes of each pool, by UID of the tenant; nodes with such pods, in a pool without GPUs. Only nodes
 /// that count towards quotas.
 fn sum_gpus(stores: &Stores) -> HashMap<String, BTreeMap<String, u64>> {
-    let nodes = stores.nodes.state();
-    let assigned: HashMap<String, Assignment> = nodes.iter().filter_map(|node| read_assigned(node)).collect();
     let pools: HashMap<String, Option<String>> = stores
         .pools
         .state()
         .iter()
         .map(|pool| (pool.name_any(), pool.spec.gpu_resource_name.clone()))
         .collect();
-    let workloads = stores.workloads.all();
+    let (nodes, workloads) = (stores.nodes.state(), stores.workloads.all());
     let resolved = stores.devices.resolve(&workloads);
     let mut sum: HashMap<String, BTreeMap<String, u64>> = HashMap::new();
-    let mut counted_nodes = BTreeSet::new();
-    for workload in &resolved.workloads {
-        let Some((node, assignment)) = find_own_node(workload, &assigned) else {
-            continue;
-        };
+    for OwnNode { assignment, pods, .. } in list_own_nodes(&nodes, &resolved) {
         let amount = match pools.get(&assignment.pool).and_then(Option::as_ref) {
-            Some(resource) => resolved.count_devices(workload, resource),
-            None => u64::from(needs_node_of(workload, PoolDevices::None) && counted_nodes.insert(node)),
+            Some(resource) => {
+                let devices = pods.iter().map(|pod| resolved.count_devices(pod, resource));
+                devices.fold(0, u64::saturating_add)
+            }
+            None => u64::from(pods.iter().any(|pod| needs_node_of(pod, PoolDevices::None))),
         };
         if amount > 0 {
-            let of_tenant = sum.entry(assignment.uid.clone()).or_default();
-            *of_tenant.entry(assignment.pool.clone()).or_default() += amount;
+            let of_tenant = sum.entry(assignment.uid).or_default();
+            *of_tenant.entry(assignment.pool).or_default() += amount;
         }
     }
     sum
-}
-
-/// A node on which pods of its tenant may run, also while it is drained.
-fn read_assigned(node: &Node) -> Option<(String, Assignment)> {
-    let assignment = Assignment::read(node)?;
-    let counts = assignment.state.runs_tenant_pods() && !assignment.uid.is_empty();
-    counts.then(|| (node.name_any(), assignment))
-}
-
-/// The node of a pod, if it is one of its tenant's own.
-fn find_own_node<'n>(
-    workload: &Workload,
-    assigned: &'n HashMap<String, Assignment>,
-) -> Option<(&'n String, &'n Assignment)> {
-    let SchedulingState::Bound(node) = &workload.scheduling else {
-        return None;
-    };
-    let found = assigned.get_key_value(node)?;
-    (found.1.slug == workload.tenant).then_some(found)
 }
 
 #[cfg(test)]
@@ -239,7 +217,10 @@ mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi, StoreWriters};
     use berth_api::labels;
-    use berth_node_lifecycle::devices::DeviceClass;
+    use berth_node_lifecycle::{
+        demand::{SchedulingState, Workload},
+        devices::DeviceClass,
+    };
     use serde_json::{Value, json};
 
     const UID: &str = "u1";

@@ -144,6 +144,10 @@ impl Index<SliceObject> for SliceWatch {
     fn retain(&self, names: &HashSet<String>) {
         self.wake(&self.slices.retain(names));
     }
+
+    fn lacks_objects(&self) -> bool {
+        self.slices.have_room_again()
+    }
 }
 
 /// Classes, claims and templates.

@@ -1,19 +1,21 @@
 //! Watches one kind of host object and keeps only what is needed of each.
 
 use berth_runtime::watched::{Watched, watch};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, GroupVersionKind},
     runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
-use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
+use std::{collections::HashSet, fmt::Debug, time::Duration};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// Pause before checking again whether the host serves a kind.
 const NOT_SERVED_PAUSE: Duration = Duration::from_secs(300);
+/// Time between two looks whether objects must be listed again. Who makes that necessary again and again costs the host a list each time.
+const LACKS_CHECK: Duration = Duration::from_mins(5);
 
 /// Keeps what is needed of objects.
 pub(super) trait Index<K> {
@@ -21,6 +23,10 @@ pub(super) trait Index<K> {
     fn put(&self, name: &str, object: Option<&K>);
     /// Removes all objects but these.
     fn retain(&self, names: &HashSet<String>);
+    /// Whether objects were left out for which there is room by now, so that all must be listed again.
+    fn lacks_objects(&self) -> bool {
+        false
+    }
 }
 
 /// Keeps `index` current until `stop`. Sends to `listed` when the first list is complete.
@@ -35,7 +41,9 @@ pub(super) async fn follow<K>(
 {
     let mut listed = Some(listed);
     let mut seen = HashSet::new();
-    let mut stream = pin!(watch(api, config));
+    let open = || watch(api.clone(), config.clone()).boxed();
+    let mut stream = open();
+    let mut looks = tokio::time::interval(LACKS_CHECK);
     let name = |object: &K| match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),
@@ -43,6 +51,13 @@ pub(super) async fn follow<K>(
     loop {
         let next = tokio::select! {
             () = stop.cancelled() => return,
+            _ = looks.tick() => {
+                // While a list is read, `seen` has some of its objects.
+                if listed.is_none() && seen.is_empty() && index.lacks_objects() {
+                    stream = open();
+                }
+                continue;
+            }
             next = stream.try_next() => next,
         };
         match next {
@@ -100,5 +115,72 @@ async fn is_served(client: &Client, resource: &ApiResource) -> bool {
         Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),
         Err(kube::Error::Api(status)) => status.code != 404,
         Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use serde_json::json;
+    use std::{
+        convert::Infallible,
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    /// Counts lists. After the first one it lacks an object.
+    #[derive(Default)]
+    struct Lists(AtomicUsize);
+
+    impl Lists {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Index<Pod> for Lists {
+        fn put(&self, _: &str, _: Option<&Pod>) {}
+
+        fn retain(&self, _: &HashSet<String>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn lacks_objects(&self) -> bool {
+            self.count() == 1
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_that_had_no_room_are_listed_again_when_there_is_some() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            async move {
+                if is_watch {
+                    std::future::pending::<()>().await;
+                }
+                let list =
+                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": []});
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let (lists, stop) = (Lists::default(), CancellationToken::new());
+        let pods = Api::<Watched<Pod>>::all(Client::new(service, "default"));
+        let listed = oneshot::channel().0;
+        let mut following = pin!(follow(pods, watcher::Config::default(), &lists, listed, &stop));
+        let are_listed_again = async {
+            while lists.count() < 2 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::select! {
+            () = &mut following => panic!("the watch ended"),
+            () = are_listed_again => {}
+        }
+        let later = tokio::time::timeout(LACKS_CHECK * 3, following).await;
+        assert!(later.is_err());
+        assert_eq!(lists.count(), 2, "nothing is lacking any more");
     }
 }

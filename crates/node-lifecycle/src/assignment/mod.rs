@@ -8,7 +8,7 @@ mod patch;
 mod paused_labels;
 mod state;
 
-pub use patch::clear_assignment_patch;
+pub use patch::{clear_assignment_patch, is_cordoned_by_people};
 pub use state::AssignmentState;
 
 use crate::node::taints;
@@ -44,6 +44,8 @@ pub struct Assignment {
     pub recycling_id: String,
     /// Why it is in its state.
     pub reason: String,
+    /// In Quarantined: since when it is not Ready, if it waits there until it is.
+    pub not_ready_since: Option<Timestamp>,
     /// Labels that were changed so that the platform's own programs leave the node's GPUs, and their former values; empty: the node did not have the
     /// label. From Scrubbing on.
     pub paused_labels: BTreeMap<String, String>,
@@ -54,12 +56,13 @@ pub struct Assignment {
 impl Assignment {
     /// Reads a node's assignment; none on a free node.
     pub fn read(node: &Node) -> Option<Self> {
-        const TRACES: [&str; 7] = [
+        const TRACES: [&str; 8] = [
             labels::OWNER_UID,
             labels::NODE_STATE,
             labels::PREVIOUS_TENANT,
             labels::RECYCLING_ID,
             labels::QUARANTINE,
+            labels::NOT_READY_SINCE,
             labels::RESERVED_WITH,
             labels::PAUSED_LABELS,
         ];
@@ -106,6 +109,7 @@ impl Assignment {
             cordoned_until: time(labels::DRAIN_AT),
             recycling_id: annotation(labels::RECYCLING_ID).into(),
             reason: annotation(labels::REASON).into(),
+            not_ready_since: time(labels::NOT_READY_SINCE),
             paused_labels: paused_labels::read(node),
             paused_images: paused_labels::read_images(node),
         })
@@ -125,6 +129,7 @@ impl Assignment {
             cordoned_until: None,
             recycling_id: String::new(),
             reason: reason.into(),
+            not_ready_since: None,
             paused_labels: BTreeMap::new(),
             paused_images: BTreeSet::new(),
         }
@@ -163,6 +168,7 @@ impl Assignment {
             },
             cordoned_until: None,
             reason: reason.into(),
+            not_ready_since: None,
             ..self.clone()
         }
     }

@@ -30,7 +30,7 @@ impl Assignment {
     }
 
     /// The annotations (`None`: must be absent).
-    fn annotations(&self) -> [(&'static str, Option<String>); 12] {
+    fn annotations(&self) -> [(&'static str, Option<String>); 13] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let is_over = !self.state.has_tenant();
@@ -51,6 +51,7 @@ impl Assignment {
                 labels::QUARANTINE,
                 (self.state == AssignmentState::Quarantined).then(|| self.reason.clone()),
             ),
+            (labels::NOT_READY_SINCE, time(self.not_ready_since)),
             (
                 labels::PAUSED_LABELS,
                 filled(&paused_labels::write(&self.paused_labels)),
@@ -140,7 +141,7 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 17] = [
+    const ANNOTATIONS: [&str; 18] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -151,6 +152,7 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
         labels::PREVIOUS_TENANT,
         labels::RECYCLING_ID,
         labels::QUARANTINE,
+        labels::NOT_READY_SINCE,
         labels::RELEASE_QUARANTINE,
         labels::IDLE_SINCE,
         labels::RECORDED_GPUS,
@@ -175,10 +177,21 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
     })
 }
 
+/// Who cordoned a node, as its annotation says.
+const BERTH: &str = "berth";
+const PEOPLE: &str = "people";
+
+/// Whether people have cordoned a node. The cordon that Berth sets is a part of the node's state.
+pub fn is_cordoned_by_people(node: &Node) -> bool {
+    is_unschedulable(node)
+        && node
+            .annotations()
+            .get(labels::CORDON)
+            .is_none_or(|whose| whose != BERTH)
+}
+
 /// Cordons the node, or removes Berth's cordon. A cordon that people set stays.
 fn set_cordon(node: &Node, wanted: bool, annotations: &mut Map<String, Value>, spec: &mut Value) {
-    const BERTH: &str = "berth";
-    const PEOPLE: &str = "people";
     let whose = node.annotations().get(labels::CORDON).map(String::as_str);
     let is_cordoned = is_unschedulable(node);
     if wanted {

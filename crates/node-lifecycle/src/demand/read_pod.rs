@@ -45,6 +45,7 @@ impl Workload {
             affinity: read_affinity(pod),
             gang: read_gang(pod, namespace),
             scheduling,
+            ends_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
         })
     }
 }

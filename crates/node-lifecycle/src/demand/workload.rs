@@ -28,6 +28,8 @@ pub struct Workload {
     pub affinity: Option<PodAffinity>,
     pub gang: Option<Gang>,
     pub scheduling: SchedulingState,
+    /// If it is being deleted: when its grace period is over.
+    pub ends_at: Option<Seconds>,
 }
 
 /// A claim of devices that a pod names.
@@ -258,8 +260,9 @@ mod tests {
             pod(&json!({"spec": {"schedulingGates": [{"name": "g"}]}})).scheduling,
             SchedulingState::Gated
         );
-        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let deleted = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:02:00Z"}});
         assert_eq!(pod(&deleted).scheduling, SchedulingState::Gated);
+        assert_eq!((pod(&deleted).ends_at, pod(&json!({})).ends_at), (Some(120), None));
         let done = json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Succeeded"}});
         assert_eq!(pod(&done).scheduling, SchedulingState::Finished);
     }

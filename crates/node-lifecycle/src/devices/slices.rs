@@ -4,7 +4,7 @@
 use super::slice_spec::SliceSpec;
 use crate::by_node::{ByNode, OnNode};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -81,8 +81,8 @@ pub struct SlicesOfNode {
     kept: BTreeMap<String, Arc<Slice>>,
     /// Bytes of those.
     bytes: usize,
-    /// Names of those that have no room.
-    left_out: HashSet<String>,
+    /// Bytes of those that have no room.
+    left_out: HashMap<String, usize>,
 }
 
 impl Slices {
@@ -100,6 +100,23 @@ impl Slices {
     pub fn exceed_limits(&self, node: &str) -> bool {
         self.read(node, |on| !on.left_out.is_empty()).unwrap_or(false)
     }
+
+    /// Whether there is room by now for a slice that had none. What it says is not known until it is listed again.
+    pub fn have_room_again(&self) -> bool {
+        self.any(SlicesOfNode::has_room_again)
+    }
+}
+
+impl SlicesOfNode {
+    /// Whether there is room for a slice of so many bytes.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.kept.len() < MOST_SLICES && self.bytes + bytes <= MOST_BYTES
+    }
+
+    /// Whether there is room for one that had none.
+    fn has_room_again(&self) -> bool {
+        self.left_out.values().any(|bytes| self.has_room(*bytes))
+    }
 }
 
 impl OnNode for SlicesOfNode {
@@ -110,16 +127,16 @@ impl OnNode for SlicesOfNode {
         if self.kept.get(name).is_some_and(|known| **known == slice) {
             return false;
         }
-        let was_left_out = self.left_out.contains(name);
+        let was_left_out = self.left_out.contains_key(name);
         self.forget(name);
         // Nobody on a node writes slices of several nodes: policies reject them.
         let is_limited = !node.is_empty();
-        let has_room = self.kept.len() < MOST_SLICES && self.bytes + slice.spec.len() <= MOST_BYTES;
-        if is_limited && !has_room {
-            self.left_out.insert(name.to_owned());
+        let bytes = slice.spec.len();
+        if is_limited && !self.has_room(bytes) {
+            self.left_out.insert(name.to_owned(), bytes);
             return !was_left_out;
         }
-        self.bytes += slice.spec.len();
+        self.bytes += bytes;
         self.kept.insert(name.to_owned(), Arc::new(slice));
         true
     }

@@ -15,6 +15,7 @@ use crate::{
     idle::IdleTracker,
     platform_pods::NodeUse,
     rejections::RejectedNodes,
+    repair::repair_policy,
 };
 use berth_api::{
     HostNodePool, Organization, PoolOrder, PoolReclaim, Project, ScheduleState, TenantClass, TenantCluster,
@@ -24,7 +25,7 @@ use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant, UnusedNodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
-use nodes::{devices_by_pool, group_by_pool, observe_nodes, planner_node};
+use nodes::{ObservedNode, devices_by_pool, group_by_pool, observe_nodes, planner_node};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -144,7 +145,9 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         .collect();
     let fleet = Fleet {
         now,
-        pools: pools.into_iter().map(|one| planner_pool(one, &collected)).collect(),
+        pools: { pools.into_iter() }
+            .map(|one| planner_pool(one, &collected, &observed))
+            .collect(),
         nodes,
         tenants,
         quotas: quotas::build_tree(input),
@@ -154,10 +157,10 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     (fleet, collected.needs)
 }
 
-fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
-    let policy = &pool.spec.policy;
+fn planner_pool(pool: &HostNodePool, collected: &DemandCollector, observed: &[ObservedNode<'_>]) -> Pool {
+    let (policy, name) = (&pool.spec.policy, pool.name_any());
+    let nodes = observed.iter().filter(|node| node.pool == name).count();
     Pool {
-        name: pool.name_any(),
         gpu_resource_name: pool.spec.gpu_resource_name.clone(),
         product: pool.spec.gpu_product.clone(),
         has_domains: pool.spec.topology_key.is_some(),
@@ -176,7 +179,9 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
             PoolReclaim::FairShare => Reclaim::FairShare,
         },
         starvation_limit: Some(policy.starvation_limit()),
-        scale_up: growth::growth_of(pool, collected.limits.get(&pool.name_any())),
+        scale_up: growth::growth_of(pool, collected.limits.get(&name)),
+        repair: repair_policy(&pool.spec, nodes),
+        name,
     }
 }
 
@@ -188,6 +193,8 @@ mod crowd_tests;
 mod gpu_tests;
 #[cfg(test)]
 mod in_use_tests;
+#[cfg(test)]
+mod repair_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -8,11 +8,13 @@ use super::{
 };
 use crate::{
     Assignment, AssignmentState,
+    assignment::is_cordoned_by_people,
     demand::{self, HostNode, PoolDevices, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
-    node::{find_closing_taint, has_problem, is_available, is_closed, is_ready},
+    node::{find_closing_taint, has_problem, is_available, is_closed, is_ready, not_ready_since},
     platform_pods::describe_use,
     recorded_gpus,
+    repair::{broken_since, should_have_ended},
 };
 use berth_api::HostNodePool;
 use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
@@ -209,7 +211,8 @@ pub(super) fn planner_node(
 ) -> Node {
     let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
     let key = pool.and_then(|pool| pool.spec.topology_key.as_ref());
-    let state = planner_state(node, now);
+    let needs_repair = pool.is_some_and(|pool| broken_since(node.object, &pool.spec, input.now).is_some());
+    let state = planner_state(node, needs_repair, now);
     let recorded_gpus = pool
         .and_then(|pool| pool.spec.gpu_resource_name.as_ref())
         .map_or(0, |resource| {
@@ -241,6 +244,8 @@ pub(super) fn planner_node(
         kept_by_pods: idle_since.is_some() && !users.is_empty(),
         gangs: list_gangs(&node.pods),
         priority: users.iter().map(|pod| pod.priority).max().unwrap_or_default(),
+        not_ready_since: not_ready_since(node.object, input.now).map(Timestamp::as_second),
+        cordoned_by_people: is_cordoned_by_people(node.object),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
         unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, users.is_empty()),
         closed: matches!(state, NodeState::Owned(_)) && find_closing_taint(node.object).is_some(),
@@ -270,7 +275,8 @@ fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
     }
 }
 
-fn planner_state(node: &ObservedNode<'_>, now: Seconds) -> NodeState {
+/// `needs_repair`: whether it is not Ready for so long that its pool repairs it.
+fn planner_state(node: &ObservedNode<'_>, needs_repair: bool, now: Seconds) -> NodeState {
     let second = |time: Option<Timestamp>| time.map_or(now, Timestamp::as_second);
     let Some(assignment) = &node.assignment else {
         return match unavailable_reason(node) {
@@ -278,6 +284,24 @@ fn planner_state(node: &ObservedNode<'_>, now: Seconds) -> NodeState {
             Some(why) => NodeState::Unavailable { reason: why },
         };
     };
+    let is_drained = match assignment.state {
+        AssignmentState::Draining => true,
+        AssignmentState::Cordoned => second(assignment.cordoned_until) <= now,
+        _ => false,
+    };
+    if needs_repair && is_drained && !assignment.uid.is_empty() {
+        // Its tenant does not get it back. Nothing of the tenant runs there as far as Kubernetes knows: quotas count another node in its place.
+        return if should_have_ended(&node.pods, now) {
+            NodeState::Unavailable {
+                reason: "it is not Ready, and is scrubbed once it is".into(),
+            }
+        } else {
+            NodeState::Draining {
+                tenant: assignment.uid.clone(),
+                since: second(assignment.since),
+            }
+        };
+    }
     let phase = match assignment.state {
         AssignmentState::Reserved => Phase::Reserved {
             required_nodes: assignment.reserved_with,
@@ -412,7 +436,7 @@ mod tests {
             let assigned = Assignment::reserved("uid", "train", "h100", 1, now, "").with_state(state, now, "");
             let object = HostObject::default();
             let node = observed(&object, Some(&assigned));
-            let tenant = match planner_state(&node, now.as_second()) {
+            let tenant = match planner_state(&node, false, now.as_second()) {
                 NodeState::Owned(owner) => owner.tenant,
                 NodeState::Draining { tenant, .. } => tenant,
                 NodeState::Free | NodeState::Unavailable { .. } | NodeState::Recycling { .. } => String::new(),

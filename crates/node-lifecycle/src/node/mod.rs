@@ -1,8 +1,10 @@
 //! What a Node object shows besides its assignment: readiness, taints, autoscalers, shared pools.
 
 pub mod autoscalers;
+mod readiness;
 mod shared_pool;
 
+pub use readiness::not_ready_since;
 pub use shared_pool::{is_or_was_shared, shared_pool_of, was_shared};
 
 use berth_api::labels;

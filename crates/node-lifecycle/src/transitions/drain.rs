@@ -8,7 +8,9 @@
 //!
 //! What finalizers alone still hold after that keeps no node: it is quarantined.
 
-use super::{Observation, Tenant, Transition, quarantine, recycle::requires_scrub, set_assignment};
+use super::{
+    Observation, Tenant, Transition, quarantine, recycle::requires_scrub, repair::await_ready, set_assignment,
+};
 use crate::{Assignment, AssignmentState};
 use berth_api::RecyclingTimeouts;
 use jiff::{SignedDuration, Timestamp};
@@ -84,6 +86,9 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
     if observation.pods.is_empty() {
         if !requires_scrub(pool) {
             return Transition::Free("no pods are left; scrubbing is disabled in its pool".into());
+        }
+        if let Some(wait) = await_ready(observation) {
+            return wait;
         }
         return set_assignment(assignment.start_recycling(observation.node, *now, reason_after_drain(assignment)));
     }

@@ -12,6 +12,7 @@
 //! | Assigned | Cordoned | the planner releases it |
 //! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
+//! |  | Quarantined | no pod of a tenant is left, and it is not Ready for so long that its pool repairs it |
 //! |  | Quarantined | finalizers hold pods for ever, or pods do not end and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Scrubbing | its time is over and there is no Job: once |
@@ -19,7 +20,7 @@
 //! | Validating | free | the validation Job has succeeded, all its GPUs are advertised and healthy, and no claim of a tenant has devices of it |
 //! |  | Scrubbing | its time is over and there is no Job: once |
 //! |  | Quarantined | it failed, or took too long |
-//! | Quarantined | Scrubbing | people release it |
+//! | Quarantined | Scrubbing | people release it, or it waited until it is Ready, and is |
 //!
 //! No transition relies on an earlier one: the conditions of a state are checked each time.
 
@@ -28,6 +29,7 @@ mod gpu_clients;
 mod gpu_configuration;
 mod prepare;
 mod recycle;
+mod repair;
 
 pub use drain::DrainStage;
 pub use gpu_clients::{list_client_images, list_paused_pods};

@@ -5,7 +5,9 @@ use super::{
     drain::name_some,
     gpu_clients::{await_no_gpu_clients, find_absent_clients},
     gpu_configuration::{NO_MIG, await_mig, await_no_mps, clear_mig_labels},
-    quarantine, set_assignment,
+    quarantine,
+    repair::is_ready_again,
+    set_assignment,
 };
 use crate::{AssignmentState, node::is_ready};
 use berth_api::{HostNodePoolSpec, ScrubPolicy, labels};
@@ -153,10 +155,13 @@ fn timeout_message(observation: &Observation<'_>, what: &str, limit: i64) -> Str
 }
 
 pub(super) fn from_quarantined(observation: &Observation<'_>) -> Transition {
-    if !observation.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
+    let why = if observation.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
+        "released from quarantine by an administrator"
+    } else if is_ready_again(observation) {
+        "it was not Ready, and is Ready again"
+    } else {
         return Transition::Wait;
-    }
-    let why = "released from quarantine by an administrator";
+    };
     let assignment = observation
         .assignment
         .start_recycling(observation.node, observation.now, why);

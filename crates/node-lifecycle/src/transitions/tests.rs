@@ -3,6 +3,7 @@ mod gpu_clients;
 mod gpus;
 mod jobs;
 mod properties;
+mod repair;
 
 use super::*;
 use crate::assignment::{clear_assignment_patch, tests::patched};

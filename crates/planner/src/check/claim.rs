@@ -38,6 +38,14 @@ impl<'a> Claim<'a> {
         }
     }
 
+    /// The claim on a node that is taken from its group at once and for good: it counts for its tenant, and not for the group.
+    pub(super) fn without_group(self) -> Self {
+        match self {
+            Self::Owned { tenant, .. } => Self::Draining { tenant },
+            other => other,
+        }
+    }
+
     /// The claim after an action; `None`: the action is not possible.
     pub(super) fn after(self, action: &'a Action) -> Option<Self> {
         match (&action.kind, self) {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    ActionKind, MAX_NODE_GPUS, Node, NodeGroup, NodeGroupPlan, NodeState, Owner, Phase, Pool, Quota, RequestName,
-    Tenant,
+    ActionKind, MAX_NODE_GPUS, Node, NodeGroup, NodeGroupPlan, NodeState, Owner, Phase, Pool, Quota, RepairPolicy,
+    RequestName, Tenant,
 };
 
 const POOL: &str = "h100";
@@ -220,4 +220,32 @@ fn no_minimum_is_taken_for_nodes_that_are_drained() {
         fleet.quotas[0].limit = [(POOL.to_owned(), 8)].into();
         assert_eq!(kinds(&fleet, vec![release("n1")]), ["BelowMinimum"]);
     }
+}
+
+#[test]
+fn a_node_is_taken_as_not_ready_only_if_its_pool_allows_it() {
+    let mut fleet = fleet();
+    fleet.now = 1000;
+    fleet.tenants[0].node_groups[0].min_nodes = 2;
+    let taken = || {
+        vec![Action {
+            reason: ActionReason::NotReady { not_ready: 600 },
+            ..release("n1")
+        }]
+    };
+    assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "the pool repairs no node");
+    fleet.pools[0].repair = Some(RepairPolicy {
+        not_ready_after: 600,
+        max_unhealthy: 1,
+    });
+    assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "it is Ready");
+    fleet.nodes[0].not_ready_since = Some(401);
+    assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "it may come back");
+    fleet.nodes[0].not_ready_since = Some(400);
+    assert!(
+        kinds(&fleet, taken()).is_empty(),
+        "its group may fall below its minimum"
+    );
+    fleet.nodes[2].not_ready_since = Some(999);
+    assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "too many are not Ready");
 }

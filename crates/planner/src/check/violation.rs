@@ -76,6 +76,11 @@ pub enum Violation {
         /// Nodes that requests wait for.
         waiting: u32,
     },
+    /// A node is taken from its group as not Ready that is Ready, or not so for long, or while too many nodes of its pool are not Ready.
+    NeedlessRepair {
+        /// Name of the node.
+        node: String,
+    },
 }
 
 impl Violation {
@@ -90,6 +95,7 @@ impl Violation {
             Self::OverQuota { .. } => "OverQuota",
             Self::BelowMissingQuota { .. } => "BelowMissingQuota",
             Self::NeedlessReclaim { .. } => "NeedlessReclaim",
+            Self::NeedlessRepair { .. } => "NeedlessRepair",
         }
     }
 }
@@ -139,6 +145,9 @@ impl Display for Violation {
                 f,
                 "{reclaimed} nodes of pool {pool} are reclaimed, but requests wait for only {waiting}"
             ),
+            Self::NeedlessRepair { node } => {
+                write!(f, "node {node} is taken as not Ready, and its pool does not allow that")
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The shortest time after which a node is idle for too long, and for which pods may keep it then. The scheduler itself may wait for
 /// volumes for ten minutes (`bindTimeoutSeconds`) before it binds a pod.
-const LEAST_PATIENCE: Seconds = 660;
+pub const LEAST_PATIENCE: Seconds = 660;
 /// A node that is idle from this time after its assignment on was never used.
 const NOTICED_WITHIN: Seconds = 15;
 

@@ -22,5 +22,6 @@ mod lacking;
 mod memory;
 mod shared;
 
+pub use kept::LEAST_PATIENCE;
 pub use memory::remember_unused_nodes;
 pub(crate) use memory::{carry_over, remove_empty};

@@ -8,6 +8,7 @@ mod support;
 mod life;
 mod limits;
 mod minimums;
+mod repair;
 mod unused;
 
 use berth_planner::{Action, ActionReason, Fleet, Node, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, check, plan};

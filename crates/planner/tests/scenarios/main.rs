@@ -51,6 +51,7 @@ mod placement;
 mod quotas;
 mod reclaim;
 mod release;
+mod repair;
 mod scale_up;
 mod shared_pauses;
 mod unused;

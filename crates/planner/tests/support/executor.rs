@@ -1,6 +1,6 @@
 //! A small executor for plans.
 
-use berth_planner::{ActionKind, Fleet, NodeState, Owner, Phase, Plan};
+use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, Owner, Phase, Plan};
 
 /// Carries out the part of a plan that takes no time: reserves and cordons nodes, and keeps what the next plan needs.
 pub fn apply(fleet: &mut Fleet, plan: &Plan) {
@@ -54,7 +54,14 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
                 let NodeState::Owned(owner) = &mut node.state else {
                     panic!("{} has no owner and cannot be released", node.name);
                 };
-                owner.phase = Phase::Cordoned { drain_at: *until };
+                // Its drain begins in the same pass.
+                if matches!(action.reason, ActionReason::NotReady { .. }) {
+                    let tenant = owner.tenant.clone();
+                    node.state = NodeState::Draining { tenant, since: now };
+                    node.idle_since = None;
+                } else {
+                    owner.phase = Phase::Cordoned { drain_at: *until };
+                }
             }
             ActionKind::CancelRelease => {
                 let NodeState::Owned(owner) = &mut node.state else {

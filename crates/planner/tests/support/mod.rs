@@ -1,7 +1,7 @@
 //! A fleet as text, and a plan as text.
 //!
 //! ```text
-//! pool h100 gpus=8 least=56 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
+//! pool h100 gpus=8 least=56 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8 repair=600:2
 //! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org shared-pauses
 //! tenant a quota=vision weight=2 deleted unused=h100:8
 //! stuck d 2x8 quota=vision
@@ -11,6 +11,7 @@
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
 //! node n6 a/train idle=600 age=3600 gang=train-8
 //! node n6 a/train idle=600 age=3600 kept
+//! node n6 a/train used=8 not-ready=700 maintained
 //! node n7 a/train cordoned=300 gpus=4 recorded=8
 //! node n8 a/train reserved=8
 //! node n9 recycling
@@ -19,7 +20,7 @@
 //! node n11 starting
 //! ```
 //! Times are seconds: ages and `since` count back from now, which is noon. Demand is pods x GPUs. A `stuck` tenant has a group `g` and pods that
-//! have waited for an hour.
+//! have waited for an hour. `repair=600:2`: nodes that are not Ready for 600 seconds are repaired, unless there are more than two.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
@@ -30,7 +31,7 @@ pub mod world;
 
 use berth_planner::{
     ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool, Quota,
-    Reclaim, Seconds, Tenant, Topology, UnusedNodes,
+    Reclaim, RepairPolicy, Seconds, Tenant, Topology, UnusedNodes,
 };
 use std::fmt::Write;
 
@@ -102,6 +103,13 @@ fn pool(words: &[&str]) -> Pool {
             ("max-pods", value) => pool.scale_up.get_or_insert_default().max_pods = Some(number(value)),
             ("node-gpus", value) => pool.scale_up.get_or_insert_default().node_capacity = Some(gpus(number(value))),
             ("reclaim", "never") => pool.reclaim = Reclaim::Never,
+            ("repair", value) => {
+                let (after, most) = value.split_once(':').expect("repair=SECONDS:NODES");
+                pool.repair = Some(RepairPolicy {
+                    not_ready_after: number(after),
+                    max_unhealthy: number(most),
+                });
+            }
             other => panic!("unknown option of a pool: {other:?}"),
         }
     }
@@ -255,6 +263,11 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("unusable", _) => node.unusable = true,
             ("closed", _) => node.closed = true,
             ("kept", _) => node.kept_by_pods = true,
+            ("maintained", _) => node.cordoned_by_people = true,
+            ("not-ready", value) => {
+                node.unusable = true;
+                node.not_ready_since = Some(fleet.now - number::<i64>(value));
+            }
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),

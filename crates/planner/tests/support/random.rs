@@ -55,6 +55,7 @@ pub fn pool() -> impl Strategy<Value = Pool> {
             reclaim,
             starvation_limit: Some(starvation * 60),
             scale_up: None,
+            repair: None,
         },
     )
 }

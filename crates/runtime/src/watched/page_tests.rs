@@ -3,7 +3,7 @@
 use super::*;
 use crate::page_limit::{LimitPages, MAX_PAGE};
 use futures::StreamExt;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, Client, ResourceExt,
@@ -19,7 +19,7 @@ use std::{
 
 const MIB: usize = 1 << 20;
 
-/// The sizes of the pages that were asked for, in order.
+/// The sizes of the pages that were asked for, in order; 0 for a stream.
 type Asked = Arc<Mutex<Vec<usize>>>;
 
 /// The value of a parameter of a request, or 0.
@@ -29,16 +29,31 @@ fn parameter(request: &Request<Body>, name: &str) -> usize {
     value.map_or(0, |value| value.parse().unwrap())
 }
 
+/// A ConfigMap of this size.
+fn config_map(number: usize, size: usize) -> String {
+    let data = "x".repeat(size);
+    format!(r#"{{"metadata":{{"name":"c{number}","resourceVersion":"1"}},"data":{{"x":"{data}"}}}}"#)
+}
+
+/// The list of ConfigMaps of these sizes as a stream.
+fn stream(sizes: &[usize]) -> String {
+    let objects = sizes.iter().enumerate().map(|(number, size)| config_map(number, *size));
+    let mut lines: String = objects
+        .map(|object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"))
+        .collect();
+    lines.push_str(concat!(
+        r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"9","#,
+        r#""annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+        "\n"
+    ));
+    lines
+}
+
 /// A page of ConfigMaps of these sizes. The token for the rest of the list is the number of the objects before.
 fn page(request: &Request<Body>, sizes: &[usize]) -> String {
     let (start, limit) = (parameter(request, "continue="), parameter(request, "limit="));
     let end = sizes.len().min(start + limit);
-    let items: Vec<String> = (start..end)
-        .map(|number| {
-            let data = "x".repeat(sizes[number]);
-            format!(r#"{{"metadata":{{"name":"c{number}","resourceVersion":"1"}},"data":{{"x":"{data}"}}}}"#)
-        })
-        .collect();
+    let items: Vec<String> = (start..end).map(|number| config_map(number, sizes[number])).collect();
     let token = if end < sizes.len() {
         end.to_string()
     } else {
@@ -51,13 +66,20 @@ fn page(request: &Request<Body>, sizes: &[usize]) -> String {
 }
 
 /// A client of an API server with ConfigMaps of these sizes, the pages of which are limited.
-fn client_with(sizes: Vec<usize>) -> (Client, Asked) {
+fn client_with(sizes: Vec<usize>, can_stream: bool) -> (Client, Asked) {
     let asked = Asked::default();
     let recorded = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
         recorded.lock().unwrap().push(parameter(&request, "limit="));
-        let answer = page(&request, &sizes);
-        async move { Ok::<_, Infallible>(Response::new(Body::from(answer.into_bytes()))) }
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let (code, answer) = match (is_watch, can_stream) {
+            (false, _) => (200, page(&request, &sizes)),
+            (true, true) => (200, stream(&sizes)),
+            (true, false) => (422, r#"{"kind":"Status","code":422}"#.to_owned()),
+        };
+        let mut answer = Response::new(Body::from(answer.into_bytes()));
+        *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+        async move { Ok::<_, Infallible>(answer) }
     });
     let client = ClientBuilder::new(service, "default").with_layer(&LimitPages).build();
     (client, asked)
@@ -89,19 +111,38 @@ async fn list_names(client: Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pages_become_smaller_where_objects_are_large() {
+async fn pages_become_smaller_where_objects_are_large_and_larger_again() {
+    let few_large = [vec![2 * MIB; 3], vec![10; 100]].concat();
     for (sizes, expected) in [
         (vec![10; 60], vec![50, 50]),
-        (vec![MIB; 10], vec![50, 25, 12, 6, 3, 3, 3, 3]),
+        (vec![MIB; 10], vec![50, 25, 12, 6, 3, 3, 6, 3, 3]),
         // Each needs a page of its own, which has no limit.
         (vec![MAX_PAGE; 2], vec![50, 25, 12, 6, 3, 1, 1]),
+        (few_large, vec![50, 25, 12, 6, 3, 1, 1, 2, 4, 8, 16, 32, 50]),
     ] {
-        let all: Vec<String> = (0..sizes.len()).map(|number| format!("c{number}")).collect();
-        let (client, asked) = client_with(sizes.clone());
-        assert_eq!(watch_names(client).await, all);
+        let (client, asked) = client_with(sizes.clone(), true);
+        assert_eq!(list_names(client).await, names_of(&sizes));
         assert_eq!(*asked.lock().unwrap(), expected);
-        let (client, asked) = client_with(sizes);
-        assert_eq!(list_names(client).await, all);
+    }
+}
+
+/// The names of ConfigMaps of these sizes.
+fn names_of(sizes: &[usize]) -> Vec<String> {
+    (0..sizes.len()).map(|number| format!("c{number}")).collect()
+}
+
+#[tokio::test]
+async fn instead_of_tiny_pages_a_watch_gets_a_stream() {
+    for (sizes, can_stream, expected) in [
+        (vec![10; 60], true, vec![50, 50]),
+        (vec![100_000; 100], true, vec![50, 25, 25, 25, 25]),
+        (vec![MIB; 10], true, vec![50, 25, 12, 6, 0]),
+        (vec![MAX_PAGE; 2], true, vec![50, 25, 12, 6, 0]),
+        (vec![MIB; 10], false, vec![50, 25, 12, 6, 0, 3, 3, 3, 3]),
+        (vec![MAX_PAGE; 2], false, vec![50, 25, 12, 6, 0, 3, 1, 1]),
+    ] {
+        let (client, asked) = client_with(sizes.clone(), can_stream);
+        assert_eq!(watch_names(client).await, names_of(&sizes));
         assert_eq!(*asked.lock().unwrap(), expected);
     }
 }

@@ -1,4 +1,8 @@
 //! Lists and watches whose pages become smaller where objects are large.
+//!
+//! A tenant decides where. With pages of one object the list of all pods would take minutes, and the token that continues it expires when the datastore is
+//! compacted: the list would begin again and again. So pages become larger again after a few large objects, and a watch whose pages would become tiny gets its list as a
+//! stream, object by object.
 
 use super::{Watched, readable};
 use crate::answers::is_too_long;
@@ -21,6 +25,8 @@ use std::fmt::Debug;
 /// Objects that are listed at a time. Tenants decide on the size of most of what is watched, up to 1.5 MiB for each object. A page that is [longer than
 /// may be](crate::page_limit) is asked for again with half as many.
 pub const PAGE: u32 = 50;
+/// Instead of smaller pages a watch asks for a stream.
+const SMALLEST_PAGE: u32 = 6;
 
 /// Watches objects, and reads them one by one. After an error it goes on. Ends only if the watch ends.
 ///
@@ -29,11 +35,13 @@ pub fn watch<K>(api: Api<Watched<K>>, config: Config) -> impl Stream<Item = Resu
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let events = open(&api, &config, PAGE);
+    let listing = Listing::Pages(PAGE);
+    let events = open(&api, &config, listing);
     let watch = Watch {
         api,
         config,
-        page: PAGE,
+        listing,
+        can_stream: true,
         is_listed: false,
         events,
     };
@@ -43,21 +51,35 @@ where
     })
 }
 
+/// How a list is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    /// In pages of at most so many objects.
+    Pages(u32),
+    /// Object by object, as a watch.
+    Stream,
+}
+
 struct Watch<K> {
     api: Api<Watched<K>>,
     config: Config,
-    /// Objects in a page of the list.
-    page: u32,
+    listing: Listing,
+    /// Whether the API server may be able to stream lists.
+    can_stream: bool,
     /// Whether the list is complete.
     is_listed: bool,
     events: BoxStream<'static, Result<Event<K>, Error>>,
 }
 
-fn open<K>(api: &Api<Watched<K>>, config: &Config, page: u32) -> BoxStream<'static, Result<Event<K>, Error>>
+fn open<K>(api: &Api<Watched<K>>, config: &Config, listing: Listing) -> BoxStream<'static, Result<Event<K>, Error>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api.clone(), config.clone().page_size(page))
+    let config = match listing {
+        Listing::Pages(page) => config.clone().page_size(page),
+        Listing::Stream => config.clone().streaming_lists(),
+    };
+    watcher(api.clone(), config)
         .default_backoff()
         .try_filter_map(readable)
         .boxed()
@@ -69,13 +91,26 @@ where
 {
     async fn next(&mut self) -> Option<Result<Event<K>, Error>> {
         loop {
-            match self.events.next().await? {
-                Err(Error::InitialListFailed(error)) if self.page > 1 && is_too_long(&error) => {
-                    self.list_again(self.page / 2);
+            match (self.events.next().await?, self.listing) {
+                (Err(Error::InitialListFailed(error)), Listing::Pages(page)) if page > 1 && is_too_long(&error) => {
+                    let smaller = page / 2;
+                    self.list_again(if self.can_stream && smaller < SMALLEST_PAGE {
+                        Listing::Stream
+                    } else {
+                        Listing::Pages(smaller)
+                    });
+                }
+                (Err(Error::WatchStartFailed(kube::Error::Api(status))), Listing::Stream)
+                    if !self.is_listed && matches!(status.code, 400 | 422) =>
+                {
+                    self.can_stream = false;
+                    self.list_again(Listing::Pages(SMALLEST_PAGE / 2));
                 }
                 // A later list: what was large may be gone.
-                Ok(Event::Init) if self.is_listed && self.page < PAGE => self.list_again(PAGE),
-                event => {
+                (Ok(Event::Init), listing) if self.is_listed && listing != Listing::Pages(PAGE) => {
+                    self.list_again(Listing::Pages(PAGE));
+                }
+                (event, _) => {
                     self.is_listed |= matches!(event, Ok(Event::InitDone));
                     return Some(event);
                 }
@@ -83,11 +118,11 @@ where
         }
     }
 
-    fn list_again(&mut self, page: u32) {
-        tracing::debug!(object = std::any::type_name::<K>(), page, "listing with other pages");
-        self.page = page;
+    fn list_again(&mut self, listing: Listing) {
+        tracing::debug!(object = std::any::type_name::<K>(), ?listing, "listing in another way");
+        self.listing = listing;
         self.is_listed = false;
-        self.events = open(&self.api, &self.config, page);
+        self.events = open(&self.api, &self.config, listing);
     }
 }
 
@@ -110,7 +145,8 @@ pub async fn for_each<K: Clone>(
     }
 }
 
-/// A page of at most `params.limit` objects. If they are too large, the limit becomes smaller.
+/// A page of at most `params.limit` objects. If they are too large, the limit becomes smaller. If they are not, it becomes larger for the next page, up to
+/// [`PAGE`]: what is large may be in one place of the list.
 ///
 /// # Errors
 /// The API server refuses or does not answer.
@@ -118,9 +154,14 @@ pub async fn list_page<K: Clone>(
     api: &Api<Watched<K>>,
     params: &mut ListParams,
 ) -> Result<ObjectList<Watched<K>>, kube::Error> {
+    let asked = params.limit;
     loop {
         match (api.list(params).await, params.limit) {
             (Err(error), Some(limit)) if limit > 1 && is_too_long(&error) => params.limit = Some(limit / 2),
+            (Ok(page), Some(limit)) if asked == Some(limit) && limit < PAGE => {
+                params.limit = Some(PAGE.min(limit * 2));
+                return Ok(page);
+            }
             (page, _) => return page,
         }
     }

@@ -46,6 +46,7 @@ impl Decisions {
             reclaim: options.reclaim,
             starvation_limit: None,
             scale_up: None,
+            repair: None,
         };
         let node = |number: u32| Node {
             name: format!("node-{:04}", number + 1),

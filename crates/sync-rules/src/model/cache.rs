@@ -126,13 +126,15 @@ impl Cache {
     /// Whether every object that may use another one on the host is known. Of a kind that the tenant's API server does not list nobody knows what its
     /// objects use, nor of an object for whose references there is no room. Such a one does not come to the host, but may be there.
     pub fn knows_all_users(&self) -> bool {
-        let may_be_on_host = |user: &Key| {
-            let host = self.stores.host(user.kind);
-            host.contains(&user.name) || host.unavailable().is_some()
-        };
         let mut kinds = self.kinds.iter().copied();
-        !self.references().has_left_out(may_be_on_host)
-            && !kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id))
+        if kinds.any(|id| self.rules_to_host(id).is_some() && self.may_have_unknown(id)) {
+            return false;
+        }
+        // Of these nobody knows which are on the host.
+        let mut unknown = self.kinds.clone();
+        unknown.retain(|id| self.stores.host(*id).unavailable().is_some());
+        let references = self.references();
+        references.left_out_on_host().next().is_none() && !references.has_left_out(&unknown)
     }
 
     /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.
@@ -159,17 +161,12 @@ impl Cache {
     pub fn update_dependents(&self, side: Side, id: KindId, name: &Name) -> Vec<Key> {
         let mut keys = Vec::new();
         if let (Side::Tenant, Some(rules)) = (side, self.rules_to_host(id)) {
-            let stored = self.stores.tenant(id).get(name);
-            // What stays on the host as it is uses what it did.
-            let stays = stored
-                .as_ref()
-                .is_some_and(|stored| stored.is_cut && rules.holds_data());
-            if !stays {
-                let targets = stored.map(|stored| rules.references(self, name, &stored.object()));
-                let key = id.key(name.clone());
-                keys = self.references().set(&key, targets.unwrap_or_default());
-            }
+            let object = self.stores.tenant(id).get(name).map(|stored| stored.object());
+            let targets = object.map(|object| rules.references(self, name, &object));
+            let key = id.key(name.clone());
+            keys = self.references().set(&key, targets.unwrap_or_default());
         }
+        self.note_on_host(id, name);
         for dependency in self.dependencies.get(&(side, id)).into_iter().flatten() {
             keys.extend((dependency.find_dependents)(self, name));
         }
@@ -186,6 +183,15 @@ impl Cache {
             keys.append(&mut users);
         }
         keys
+    }
+
+    /// Notes whether an object that uses others is on the host.
+    fn note_on_host(&self, id: KindId, name: &Name) {
+        let key = id.key(name.clone());
+        let mut references = self.references();
+        // While they are locked: both sides change at the same time.
+        let is_on_host = self.stores.host(id).contains(name);
+        references.note_on_host(&key, is_on_host);
     }
 
     /// The tenant's objects of a kind.

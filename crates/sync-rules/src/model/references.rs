@@ -34,6 +34,8 @@ pub struct References {
     most: usize,
     /// Users for whose targets there was no room.
     left_out: HashSet<Key>,
+    /// Those of them that are on the host: few, however many the tenant has.
+    left_out_on_host: HashSet<Key>,
 }
 
 /// The objects that use another one.
@@ -78,6 +80,7 @@ impl References {
             by_namespace: HashMap::new(),
             most,
             left_out: HashSet::new(),
+            left_out_on_host: HashSet::new(),
         }
     }
 
@@ -95,6 +98,7 @@ impl References {
             self.left_out.insert(user.clone());
         } else {
             self.left_out.remove(user);
+            self.left_out_on_host.remove(user);
         }
         self.recount(namespace, kept, targets.len());
         let targets: Box<[Target]> = targets.into_iter().collect();
@@ -153,9 +157,23 @@ impl References {
         self.left_out.iter().cloned().collect()
     }
 
-    /// Whether there was no room for one of these objects.
-    pub fn has_left_out(&self, is_one: impl FnMut(&Key) -> bool) -> bool {
-        self.left_out.iter().any(is_one)
+    /// Notes whether an object is on the host. To be called after it was set, and when it comes there or goes.
+    pub fn note_on_host(&mut self, user: &Key, is_on_host: bool) {
+        if is_on_host && self.left_out.contains(user) {
+            self.left_out_on_host.insert(user.clone());
+        } else {
+            self.left_out_on_host.remove(user);
+        }
+    }
+
+    /// Those of the objects for which there was no room that are on the host.
+    pub fn left_out_on_host(&self) -> impl Iterator<Item = &Key> {
+        self.left_out_on_host.iter()
+    }
+
+    /// Whether there was no room for an object of one of these kinds. Whatever is on the host, this goes through all.
+    pub fn has_left_out(&self, kinds: &[KindId]) -> bool {
+        !kinds.is_empty() && self.left_out.iter().any(|user| kinds.contains(&user.kind))
     }
 
     /// What an object uses.
@@ -251,7 +269,9 @@ mod tests {
         references.set(&one, names(&["x", "y"]));
         assert_eq!(references.set(&two, names(&["x", "z"])), []);
         assert!(references.is_left_out(&two) && !references.is_left_out(&one));
-        assert!(references.has_left_out(|user| *user == two) && !references.has_left_out(|user| *user == one));
+        assert!(
+            references.has_left_out(&[KindId::Ingress, KindId::Pod]) && !references.has_left_out(&[KindId::Ingress])
+        );
         assert_eq!(references.users(&key("x")), std::slice::from_ref(&one));
         // What it has already counts once.
         assert_eq!(references.set(&one, names(&["x", "y", "v"])), [key("v")]);
@@ -267,6 +287,24 @@ mod tests {
         }
         assert!(references.left_out().is_empty() && references.by_target.is_empty());
         assert_eq!((references.count, references.by_namespace.len()), (0, 0));
+    }
+
+    #[test]
+    fn objects_without_room_that_are_on_the_host_are_known_apart() {
+        let mut references = References::new(1);
+        let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
+        references.set(&one, names(&["x", "y"]));
+        references.set(&two, names(&["x", "y"]));
+        let on_host = |references: &References| references.left_out_on_host().cloned().collect::<Vec<_>>();
+        assert_eq!(on_host(&references), []);
+        references.note_on_host(&one, true);
+        assert_eq!(on_host(&references), std::slice::from_ref(&one));
+        references.note_on_host(&one, false);
+        references.note_on_host(&two, true);
+        assert_eq!(on_host(&references), std::slice::from_ref(&two));
+        references.set(&two, BTreeSet::new());
+        references.note_on_host(&two, true);
+        assert_eq!(on_host(&references), [], "it names nothing");
     }
 
     #[test]

@@ -17,10 +17,10 @@ pub struct Deletion {
 }
 
 impl Deletion {
-    /// Whether its time is over and nothing keeps it, so that it should be gone. An API server writes the end of the grace
+    /// Whether its time is over and nothing keeps it, so that it is about to be gone. An API server writes the end of the grace
     /// and deletes the object in two steps: a request that is cut off between them leaves it like this for ever, until
     /// it is deleted again.
-    pub fn is_cut_off(self) -> bool {
+    pub fn is_in_last_step(self) -> bool {
         self.grace_seconds == Some(0) && !self.held
     }
 
@@ -65,7 +65,8 @@ pub struct Stored {
     pub has_volume: bool,
     /// Bytes of the whole object as JSON; 0 if that is not known.
     pub bytes: u32,
-    /// Whether it has too much structure to be kept: nothing but a part of its metadata is. It must not be on the host, unless it
+    /// Whether it has too much structure to be kept: nothing but a part of its metadata is, and of its spec what its
+    /// [kind](super::watch_spec::WatchSpec::fields_if_cut) says. It must not be on the host, unless it
     /// [holds data](super::to_host::ToHost::holds_data) there.
     pub is_cut: bool,
     /// Bytes of memory that its tree takes at most; 0 if that is little.
@@ -95,7 +96,7 @@ impl Stored {
         Self { tree_bytes, ..self }
     }
 
-    /// The same object, of which the caller has left out everything but a part of the metadata, because it has too much structure.
+    /// The same object, of which the caller has left out nearly everything but a part of the metadata, because it has too much structure.
     #[must_use]
     pub fn cut(self) -> Self {
         Self { is_cut: true, ..self }

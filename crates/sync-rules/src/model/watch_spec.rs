@@ -27,6 +27,9 @@ pub struct WatchSpec {
     pub trim: fn(&mut Value),
     /// The only fields of the spec that are kept, so that no others are parsed; none means all.
     pub spec_fields: Option<&'static [&'static str]>,
+    /// Fields of the spec that are kept of an object with [too much structure](super::store::Stored::is_cut), besides a part of the metadata. Each must
+    /// be a text.
+    pub fields_if_cut: &'static [&'static str],
 }
 
 impl WatchSpec {
@@ -39,6 +42,7 @@ impl WatchSpec {
             name: own_name,
             trim: |_| {},
             spec_fields: None,
+            fields_if_cut: &[],
         }
     }
 
@@ -77,6 +81,15 @@ impl WatchSpec {
     pub const fn with_spec_fields(self, fields: &'static [&'static str]) -> Self {
         Self {
             spec_fields: Some(fields),
+            ..self
+        }
+    }
+
+    /// The same with these fields of the spec also of objects with too much structure.
+    #[must_use]
+    pub const fn keeping_if_cut(self, fields: &'static [&'static str]) -> Self {
+        Self {
+            fields_if_cut: fields,
             ..self
         }
     }

@@ -3,7 +3,10 @@
 
 pub use super::call_error::CallError;
 
-use super::{host_first, tenant_waits};
+use super::{
+    contents::{ContentRoom, Read},
+    host_first, tenant_waits,
+};
 use crate::{
     metrics::{CallLabels, Metrics},
     store::Content,
@@ -11,7 +14,7 @@ use crate::{
 use berth_api::labels::SYNCER_MANAGER;
 use berth_sync_rules::model::{
     json,
-    resource::{self, Resource, Side},
+    resource::{self, Name, Resource, Side},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{
@@ -91,6 +94,17 @@ impl Api {
     pub async fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Value, CallError> {
         let request = Request::new(resource.path(namespace)).get(name, &GetParams::default());
         self.call("get", resource.plural, request).await
+    }
+
+    /// Reads an object whose content may be large, as far as there is room for it.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub(super) async fn read(&self, resource: Resource, name: &Name, room: &ContentRoom) -> Result<Read, CallError> {
+        let request = Request::new(resource.path(&name.namespace)).get(&name.name, &GetParams::default());
+        let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
+        let reading = async { room.read(self.client.request_stream(request).await?).await };
+        self.measure("get", resource.plural, reading).await
     }
 
     /// Whether there are any objects with these labels.
@@ -295,11 +309,21 @@ impl Api {
         request: Result<http::Request<Vec<u8>>, E>,
     ) -> Result<T, CallError> {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
+        self.measure(verb, resource, self.client.request::<T>(request)).await
+    }
+
+    /// Waits for what an API server answers, and measures that.
+    async fn measure<T>(
+        &self,
+        verb: &'static str,
+        resource: &'static str,
+        answer: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, CallError> {
         if self.side == Side::Tenant && host_first::defers() {
             return Err(CallError::Deferred);
         }
         let start = Instant::now();
-        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<T>(request)).await;
+        let result = tokio::time::timeout(TIME_LIMIT, answer).await;
         if self.side == Side::Tenant {
             tenant_waits::count(start.elapsed());
         }

@@ -100,8 +100,9 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_for_prerequisites(stored, object).await? {
             return Ok(waits);
         }
-        let Some(content) = self.content(stored, object).await? else {
-            return Ok(Outcome::new("vanished"));
+        let content = match self.content(stored, object).await? {
+            Ok(content) => content,
+            Err(outcome) => return Ok(outcome),
         };
         let content = &*content;
         let translated = match kind.translate_new(&engine.cache, name, content) {
@@ -293,7 +294,8 @@ impl ObjectSync<'_> {
         let engine = self.engine;
         let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?;
         let rules = engine.cache.rules_to_host(key.kind)?;
-        let is_denied = || needed.is_cut || rules.translate(&engine.cache, &key.name, &needed.object()).is_err();
+        let is_too_large = needed.is_cut || engine.contents.is_too_large(key, needed.version);
+        let is_denied = || is_too_large || rules.translate(&engine.cache, &key.name, &needed.object()).is_err();
         // A kind that is not listed yet is waited for.
         let unavailable = engine.find_unavailable_side(key.kind);
         let is_off = unavailable.is_some_and(|(_, why)| !why.is_unlisted());

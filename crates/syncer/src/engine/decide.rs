@@ -20,6 +20,8 @@ pub struct HostFacts<'a> {
     pub origin_uid: Option<&'a str>,
     /// Whether it is being deleted.
     pub deletion: Option<Deletion>,
+    /// If its deletion is in its last step: the time that it may still take until it is gone by itself.
+    pub ends_in: Duration,
     /// If it is a reservation: the time that is left for a tenant object to arrive.
     pub reserved: Option<Duration>,
 }
@@ -30,6 +32,8 @@ pub enum Action {
     Nothing,
     /// A tenant object may still be created for the host object: reconcile again after this time.
     Wait(Duration),
+    /// The host object is about to be gone: reconcile again after this time, if it is not.
+    AwaitEnd(Duration),
     /// No tenant object was created for the host object: delete it.
     Sweep,
     /// Create the host object.
@@ -104,14 +108,15 @@ fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
     }
 }
 
-/// Deletes, unless a deletion with at most this grace is on its way and can end by itself.
+/// Deletes, unless a deletion with at most this grace is on its way and ends by itself.
 fn delete(host: HostFacts<'_>, grace_seconds: Option<u32>, report: bool) -> Action {
     let sooner = |known: Deletion| match (known.grace_seconds, grace_seconds) {
         (Some(known), Some(wanted)) => known <= i64::from(wanted),
         _ => true,
     };
     match host.deletion {
-        Some(known) if sooner(known) && !known.is_cut_off() => {
+        Some(known) if known.is_in_last_step() && !host.ends_in.is_zero() => Action::AwaitEnd(host.ends_in),
+        Some(known) if sooner(known) && !known.is_in_last_step() => {
             if report {
                 Action::SyncStatus
             } else {
@@ -153,6 +158,7 @@ mod tests {
         Some(HostFacts {
             origin_uid: Some(origin),
             deletion,
+            ends_in: Duration::ZERO,
             reserved: None,
         })
     }
@@ -163,6 +169,7 @@ mod tests {
             Some(HostFacts {
                 origin_uid: None,
                 deletion,
+                ends_in: Duration::ZERO,
                 reserved: Some(Duration::from_secs(left)),
             })
         };
@@ -223,6 +230,23 @@ mod tests {
         for (tenant, host, expected) in cases {
             assert_eq!(decide(tenant, host, Some(1), true), expected, "{tenant:?} {host:?}");
         }
+    }
+
+    #[test]
+    fn the_last_step_of_a_deletion_has_its_time() {
+        let left = Duration::from_secs(2);
+        let ending = |deletion| host("u", deletion).map(|facts| HostFacts { ends_in: left, ..facts });
+        for of_tenant in [
+            None,
+            tenant(DELETING, DesiredState::Once),
+            tenant(ENDED, DesiredState::Once),
+            tenant(None, DesiredState::Absent),
+        ] {
+            let action = decide(of_tenant, ending(CUT_OFF), Some(1), true);
+            assert_eq!(action, Action::AwaitEnd(left), "{of_tenant:?}");
+        }
+        // Finalizers keep it: it takes as long as they do.
+        assert_eq!(decide(None, ending(ENDED), Some(1), true), Action::Nothing);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod api;
 mod call_error;
 mod certificates;
 mod claims_without_volume;
+mod contents;
 mod controller_requests;
 mod create;
 mod decide;
@@ -25,6 +26,7 @@ mod delete;
 mod device_claims;
 mod device_room;
 mod dropped;
+mod endings;
 pub(crate) mod endpoint_changes;
 mod gang_claims;
 mod group_members;
@@ -134,11 +136,15 @@ pub struct Engine {
     group_members: Mutex<group_members::GroupMembers>,
     /// Keys whose objects have to be compared as a whole.
     to_compare: Mutex<HashSet<Key>>,
+    /// Room for contents that are read.
+    contents: contents::ContentRoom,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
     /// takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
+    /// Host objects that are about to be gone.
+    endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
     applied_bytes: Mutex<HashMap<Key, u64>>,
     /// Bytes that are being written to the host and are not in the stores yet.
@@ -257,8 +263,10 @@ impl Engine {
             metrics,
             failures: Mutex::default(),
             to_compare: Mutex::default(),
+            contents: contents::ContentRoom::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
+            endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),
             bytes_in_flight: Mutex::default(),

@@ -2,6 +2,7 @@
 //! nothing else.
 
 use super::Engine;
+use crate::store::{TreeSize, most_of_side};
 use berth_sync_rules::{
     model::{
         KindId, json,
@@ -27,10 +28,15 @@ impl Engine {
             return;
         }
         if let Some(spec) = spec {
+            let size = TreeSize::of_value(&object);
+            // It has grown since: the watch reports it, and keeps a part.
+            if size.exceeds(most_of_side(side, kind.is_extension)) {
+                return;
+            }
             // Nobody asks for the size of a tenant's object.
             let bytes = if side == Side::Host { count_bytes(&object) } else { 0 };
             (spec.trim)(&mut object);
-            let stored = Stored::from(object).of_bytes(bytes);
+            let stored = Stored::from(object).of_bytes(bytes).of_tree_bytes(size.all);
             self.cache.stores.of(side, id).written(name.clone(), stored);
             self.add_dependents(side, id, name);
         }
@@ -130,6 +136,43 @@ mod tests {
         engine.store_patched(Side::Tenant, id, &name, (&before, patch), whole);
         let known = store.get(&name).unwrap();
         assert!(known.is_cut && known.version == 5 && !store.is_expected("t", 7));
+    }
+
+    /// A pod with so many small maps of 900 bytes.
+    fn pod_of_maps(name: &str, maps: usize) -> Value {
+        let variables = vec![json!({"name": "a"}); maps];
+        json!({"metadata": {"name": name, "namespace": "team", "uid": "t", "resourceVersion": "5"},
+            "spec": {"containers": [{"name": "main", "env": variables}]}})
+    }
+
+    #[tokio::test]
+    async fn an_answer_with_too_much_structure_is_left_to_the_watch() {
+        let engine = engine();
+        let (name, id) = (Name::new("team", "train"), KindId::Pod);
+        engine.store_written(Side::Tenant, id, &name, pod_of_maps("train", 20_000));
+        assert!(engine.cache.stores.tenant(id).get(&name).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_answers_with_much_structure_few_stay_trees() {
+        let engine = engine();
+        let id = KindId::Pod;
+        let names: Vec<Name> = (0..6).map(|number| Name::new("team", &number.to_string())).collect();
+        for name in &names {
+            engine.store_written(Side::Tenant, id, name, pod_of_maps(&name.name, 15_000));
+        }
+        let is_tree = |name: &Name| {
+            engine
+                .cache
+                .stores
+                .tenant(id)
+                .get(name)
+                .unwrap()
+                .fresh_object()
+                .is_some()
+        };
+        let trees: Vec<bool> = names.iter().map(is_tree).collect();
+        assert_eq!(trees, [false, false, true, true, true, true], "of 64 MiB");
     }
 
     #[tokio::test]

@@ -133,7 +133,7 @@ impl ObjectSync<'_> {
         Ok(true)
     }
 
-    /// Writes a status to the tenant if it differs. If conditions may have changed meanwhile, nothing is written.
+    /// Writes a status to the tenant if it differs. If conditions may have changed meanwhile, or the object has too much structure, nothing is written.
     pub(super) async fn write_status(
         &self,
         stored: &Stored,
@@ -155,6 +155,10 @@ impl ObjectSync<'_> {
             engine, id, kind, name, ..
         } = self;
         lock(&engine.synced_versions).remove(&self.key());
+        // It was made of a part of the object: what others have written would be lost, and nothing would end the writes.
+        if stored.is_cut {
+            return Ok(StatusWrite::Same);
+        }
         let Some(difference) = status_patch(object, status) else {
             return Ok(StatusWrite::Same);
         };

@@ -13,7 +13,7 @@ use super::{
 use berth_api::labels;
 use berth_sync_rules::{
     model::{
-        Cache, DeniedField, DesiredState, KindId, ToHost, json,
+        Cache, DeniedField, DesiredState, KindId, ToHost,
         resource::{Key, Name, host_name},
         schedule::PodSchedule,
         store::{Detail, Stored, is_origin},
@@ -22,10 +22,7 @@ use berth_sync_rules::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Result of a reconciliation of a host object that stays for a while because another one needs it.
 const NEEDED: &str = "needed on the host";
@@ -84,6 +81,10 @@ pub(super) async fn reconcile(
     let host_facts = host.as_deref().map(|stored| HostFacts {
         origin_uid: stored.origin_uid.as_deref(),
         deletion: stored.deletion,
+        ends_in: match stored.deletion {
+            Some(deletion) if deletion.is_in_last_step() => engine.endings.begin(&id.key(name.clone()), stored.version),
+            _ => Duration::ZERO,
+        },
         reserved: stored
             .reserved_at
             .filter(|_| stored.origin_uid.is_none())
@@ -180,6 +181,7 @@ impl ObjectSync<'_> {
                 deleted
             }
             (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
+            (Action::AwaitEnd(left), ..) => Ok(Outcome::requeue("ending", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,
             (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, tombstone.as_deref()).await,
             (Action::MarkLost, Some((stored, object)), _) => {
@@ -196,7 +198,9 @@ impl ObjectSync<'_> {
                 if tenant.is_none() && host.is_none() {
                     lock(&self.engine.synced_versions).remove(&self.key());
                     lock(&self.engine.narrowed).remove(&self.key());
+                    self.engine.endings.forget(&self.key());
                     lock(&self.engine.applied_bytes).remove(&self.key());
+                    self.engine.contents.forget(&self.key());
                 }
                 Ok(Outcome::new("nothing"))
             }
@@ -213,23 +217,6 @@ impl ObjectSync<'_> {
 
     pub(super) fn namespace(&self) -> &str {
         &self.engine.cache.tenant.workload_namespace
-    }
-
-    /// The tenant's object in full: from the store, or read if only its metadata is watched.
-    pub(super) async fn content<'v>(
-        &self,
-        stored: &Stored,
-        object: &'v Value,
-    ) -> Result<Option<Cow<'v, Value>>, CallError> {
-        let watched = self.engine.cache.kind(self.id).tenant.map(|spec| spec.detail);
-        if watched != Some(Detail::Metadata) {
-            return Ok(Some(Cow::Borrowed(object)));
-        }
-        let Name { namespace, name } = self.name;
-        let read = CallError::found(self.engine.tenant.get(self.kind.resource(), namespace, name).await)?;
-        // Another object may have the name now: the watch will report that.
-        let is_same = |read: &Value| json::text(read, &["metadata", "uid"]) == Some(&*stored.uid);
-        Ok(read.filter(is_same).map(Cow::Owned))
     }
 
     /// A host object with everything that says what it is and where it comes from.
@@ -316,20 +303,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_with_too_much_structure_keeps_its_data() {
+    async fn a_claim_with_too_much_structure_keeps_its_data_also_when_the_syncer_starts() {
         let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
         let (engine, id, name) = (
             &scripted.engine,
             KindId::PersistentVolumeClaim,
             Name::new("team", "data"),
         );
-        for side in [Side::Tenant, Side::Host] {
-            let claim = json!({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
-            scripted.put(side, id, &name, claim);
-        }
-        engine.cache.update_dependents(Side::Tenant, id, &name);
+        let bound = json!({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
+        scripted.put(Side::Host, id, &name, bound);
         let metadata = json!({"name": "data", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "8"});
-        let cut = Stored::from(json!({ "metadata": metadata })).cut();
+        let cut = Stored::from(json!({"metadata": metadata, "spec": {"volumeName": "pv-1"}})).cut();
         engine.cache.stores.tenant(id).watched(name.clone(), cut);
         engine.cache.update_dependents(Side::Tenant, id, &name);
         let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
@@ -347,20 +331,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_says_that_what_it_needs_has_too_much_structure() {
+    async fn a_pod_with_too_much_structure_that_its_finalizers_keep_gets_no_status_again_and_again() {
         let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
         let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
-        let metadata = json!({"name": "c", "namespace": "team", "uid": "c", "resourceVersion": "5"});
-        let needed = Stored::from(json!({ "metadata": metadata })).cut();
-        let config_maps = engine.cache.stores.tenant(KindId::ConfigMap);
-        config_maps.watched(Name::new("team", "c"), needed);
-        let volume = json!({"name": "c", "configMap": {"name": "c"}});
-        let spec = json!({"containers": [{"name": "main", "image": "a:1"}], "volumes": [volume]});
-        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
-        engine.cache.update_dependents(Side::Tenant, id, &name);
-        let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
-        assert_eq!(outcome.unwrap().result, "waiting");
-        assert_eq!(scripted.calls("tenant PATCH", "/pods/a/status").len(), 1);
+        let metadata = json!({"name": "a", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "7", "finalizers": ["example.com/a"],
+            "deletionTimestamp": "2026-05-01T10:00:00Z", "deletionGracePeriodSeconds": 0});
+        let stored = Stored::from(json!({ "metadata": metadata })).cut();
+        engine.cache.stores.tenant(id).watched(name.clone(), stored);
+        engine.reconcile(&id.key(name), Instant::now(), true).await.unwrap();
+        let statuses = scripted.calls("tenant PATCH", "/status");
+        assert!(statuses.is_empty(), "{statuses:?}");
+    }
+
+    #[tokio::test]
+    async fn a_pod_says_that_what_it_needs_has_too_much_structure() {
+        for of_metadata in [true, false] {
+            let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+            let (engine, id, name) = (&scripted.engine, KindId::Pod, Name::new("team", "a"));
+            let (map, metadata) = (
+                Name::new("team", "c"),
+                json!({"name": "c", "namespace": "team", "uid": "c", "resourceVersion": "5"}),
+            );
+            let mut needed = Stored::from(json!({ "metadata": metadata }));
+            if of_metadata {
+                needed = needed.cut();
+            } else {
+                engine
+                    .contents
+                    .note_too_large(KindId::ConfigMap.key(map.clone()), needed.version);
+            }
+            engine.cache.stores.tenant(KindId::ConfigMap).watched(map, needed);
+            let volume = json!({"name": "c", "configMap": {"name": "c"}});
+            let spec = json!({"containers": [{"name": "main", "image": "a:1"}], "volumes": [volume]});
+            scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+            engine.cache.update_dependents(Side::Tenant, id, &name);
+            let outcome = engine.reconcile(&id.key(name), Instant::now(), true).await;
+            assert_eq!(outcome.unwrap().result, "waiting");
+            assert_eq!(scripted.calls("tenant PATCH", "/pods/a/status").len(), 1);
+        }
     }
 
     #[tokio::test]
@@ -385,11 +393,14 @@ mod tests {
         assert_eq!(reconcile().await, "no room for what it names");
         assert!(engine.cache.knows_all_users(), "it uses nothing on the host");
         scripted.put(Side::Host, id, &name, json!({"spec": {}}));
+        engine.cache.update_dependents(Side::Host, id, &name);
         assert!(
             !engine.cache.knows_all_users(),
             "nothing leaves the host because nobody uses it"
         );
         engine.cache.stores.host(id).forget(&name);
+        engine.cache.update_dependents(Side::Host, id, &name);
+        assert!(engine.cache.knows_all_users());
         let events = scripted.calls("tenant PATCH /api/v1/namespaces/team/events/", "");
         assert_eq!(events.len(), 1);
         engine.cache.references().set(&other, BTreeSet::new());

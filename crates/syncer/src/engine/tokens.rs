@@ -406,10 +406,15 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
     lock(&engine.certificates).forget(name);
     let stores = &engine.cache.stores;
     let secret = stores.host(KindId::PodToken).get(name);
+    let key = KindId::PodToken.key(name.clone());
     let Some(secret) = secret.filter(|_| !stores.host(KindId::Pod).contains(name)) else {
         lock(&engine.orphaned_secrets).remove(name);
+        engine.endings.forget(&key);
         return Ok(Outcome::new("nothing"));
     };
+    if let Some(left) = engine.endings.left(&key, secret.version) {
+        return Ok(Outcome::requeue("ending", left));
+    }
     let since = *lock(&engine.orphaned_secrets)
         .entry(name.clone())
         .or_insert_with(Instant::now);
@@ -428,7 +433,11 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
     };
     let namespace = &engine.cache.tenant.workload_namespace;
     match engine.host.delete(resource::SECRET, namespace, &secret.name, how).await {
-        Ok(_) => Ok(Outcome::new("deleted")),
+        Ok(_) => {
+            engine.endings.forget(&key);
+            engine.endings.begin(&key, secret.version);
+            Ok(Outcome::new("deleted"))
+        }
         Err(CallError::Conflict(_)) => Ok(Outcome::requeue("vanished", AFTER_CONFLICT)),
         Err(error) => Err(error),
     }

@@ -113,8 +113,9 @@ impl ObjectSync<'_> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        let Some(content) = self.content(stored, object).await? else {
-            return Ok(Compared::Done(Outcome::new("vanished")));
+        let content = match self.content(stored, object).await? {
+            Ok(content) => content,
+            Err(outcome) => return Ok(Compared::Done(outcome)),
         };
         let content = &*content;
         let translated = match kind.translate(&engine.cache, name, content) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Kinds that a class names at most.
 const KINDS_OF_CLASS: usize = 32;
 /// What a reconcile ends with. Not every kind has each of them.
-const RESULTS: [&str; 45] = [
+const RESULTS: [&str; 46] = [
     "adopted",
     "applied",
     "certified",
@@ -26,6 +26,7 @@ const RESULTS: [&str; 45] = [
     "denied",
     "draining",
     "dropped",
+    "ending",
     "error",
     "evaluated",
     "evicted",

@@ -31,9 +31,9 @@ pub(crate) enum Parts {
     SpecFields(&'static [&'static str]),
     /// Only the metadata.
     Metadata,
-    /// Only what says which object it is and whether it is deleted, and few of its labels, annotations and finalizers: what is left of an object with too
-    /// much structure. All of these can be what it has too much of.
-    Cut,
+    /// Only what says which object it is and whether it is deleted, few of its labels, annotations and finalizers, and these fields of the spec: what is left
+    /// of an object with too much structure. All but the last can be what it has too much of.
+    Cut(&'static [&'static str]),
 }
 
 /// Most labels, annotations and finalizers each that are parsed of an object that is cut.
@@ -53,12 +53,14 @@ impl Parts {
     /// Whether a field of an object, its metadata or its spec is left out.
     fn leave_out(self, level: Level, field: &str) -> bool {
         match (level, self) {
-            (Level::Object, Self::Metadata | Self::Cut) => field != "metadata",
-            (Level::Metadata, Self::Cut) => !METADATA.contains(&field),
+            (Level::Object, Self::Metadata) => field != "metadata",
+            // Rules tell a spec that is not known from one without fields.
+            (Level::Object, Self::Cut(kept)) => field != "metadata" && (field != "spec" || kept.is_empty()),
+            (Level::Metadata, Self::Cut(_)) => !METADATA.contains(&field),
             (Level::Metadata, _) => field == "managedFields",
-            (Level::Spec, Self::SpecFields(kept)) => !kept.contains(&field),
+            (Level::Spec, Self::SpecFields(kept) | Self::Cut(kept)) => !kept.contains(&field),
             (Level::Object, Self::All | Self::SpecFields(_))
-            | (Level::Spec, Self::All | Self::Metadata | Self::Cut)
+            | (Level::Spec, Self::All | Self::Metadata)
             | (Level::Few, _) => false,
         }
     }
@@ -86,8 +88,10 @@ impl Fields {
     fn within(self, field: &str) -> Option<Self> {
         let level = match (self.level, field) {
             (Level::Object, "metadata") => Level::Metadata,
-            (Level::Object, "spec") if matches!(self.parts, Parts::SpecFields(_)) => Level::Spec,
-            (Level::Metadata, "annotations" | "finalizers" | "labels") if self.parts == Parts::Cut => Level::Few,
+            (Level::Object, "spec") if matches!(self.parts, Parts::SpecFields(_) | Parts::Cut(_)) => Level::Spec,
+            (Level::Metadata, "annotations" | "finalizers" | "labels") if matches!(self.parts, Parts::Cut(_)) => {
+                Level::Few
+            }
             _ => return None,
         };
         Some(Self { level, ..self })
@@ -172,8 +176,13 @@ mod tests {
             json!({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
         );
         assert_eq!(Parts::Metadata.parse(&text), json!({"metadata": metadata}));
-        let text = r#"{"metadata":{"ownerReferences":[{}],"managedFields":[],"name":"a"},"spec":{}}"#;
-        assert_eq!(Parts::Cut.parse(text), json!({"metadata": {"name": "a"}}));
+        let text =
+            r#"{"metadata":{"ownerReferences":[{}],"managedFields":[],"name":"a"},"spec":{"volumeName":"v","a":[1]}}"#;
+        assert_eq!(Parts::Cut(&[]).parse(text), json!({"metadata": {"name": "a"}}));
+        assert_eq!(
+            Parts::Cut(&["volumeName"]).parse(text),
+            json!({"metadata": {"name": "a"}, "spec": {"volumeName": "v"}})
+        );
     }
 
     #[test]
@@ -188,7 +197,7 @@ mod tests {
                 "metadata": {"annotations": entries(number), "finalizers": finalizers, "labels": entries(number), "name": "a"},
                 "spec": {},
             });
-            let metadata = &Parts::Cut.parse(&text.to_string())["metadata"];
+            let metadata = &Parts::Cut(&[]).parse(&text.to_string())["metadata"];
             assert_eq!(metadata["annotations"], Value::from(entries(kept)));
             assert_eq!(metadata["labels"], Value::from(entries(kept)));
             assert_eq!(metadata["finalizers"], json!(vec!["example.com/a"; kept]));

@@ -1,6 +1,6 @@
 //! An object as it comes from an API server, for kube-runtime's watcher.
 
-use super::content::Parts;
+use super::{content::Parts, tree_size::TreeSize};
 use berth_runtime::tree::Tree;
 use berth_sync_rules::model::resource::Resource;
 use kube::core::{DynamicResourceScope, ObjectMeta};
@@ -17,23 +17,6 @@ use std::{borrow::Cow, fmt};
 pub struct Object<const METADATA_ONLY: bool> {
     text: Box<RawValue>,
     meta: ObjectMeta,
-}
-
-/// Bytes of the text of a small object. As a tree it takes a hundred times as much at most.
-const SMALL: usize = 8 << 10;
-
-/// What is never parsed of an object, as it is in the text.
-#[derive(Debug, Default, Deserialize)]
-struct LeftOut<'a> {
-    #[serde(borrow)]
-    metadata: Option<LeftOutOfMetadata<'a>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct LeftOutOfMetadata<'a> {
-    #[serde(borrow)]
-    managed_fields: Option<&'a RawValue>,
 }
 
 /// What is read of every object.
@@ -147,16 +130,9 @@ impl<const METADATA_ONLY: bool> Object<METADATA_ONLY> {
         Tree::of(self.text.get().as_bytes()).bytes()
     }
 
-    /// The same without `managedFields`, which are never parsed, and often are half of it. 0 if that is little, as for most objects: to count it takes a
-    /// part of the time in which the object is parsed.
-    pub fn large_memory(&self) -> u64 {
-        if self.bytes() <= SMALL {
-            return 0;
-        }
-        let left_out = serde_json::from_str::<LeftOut<'_>>(self.text.get()).unwrap_or_default();
-        let fields = left_out.metadata.and_then(|metadata| metadata.managed_fields);
-        let of_fields = fields.map_or(0, |fields| Tree::of(fields.get().as_bytes()).bytes());
-        self.memory().saturating_sub(of_fields)
+    /// The same of what is parsed of it, if it is large.
+    pub(super) fn tree_size(&self) -> TreeSize {
+        TreeSize::of_text(self.text.get())
     }
 
     /// These parts of the object, which was valid JSON when it was read.
@@ -228,22 +204,6 @@ mod tests {
         let expected = serde_json::json!({"kind": "Pod", "metadata": {"name": "a", "resourceVersion": "7"},
             "spec": {"metadata": {"managedFields": 1}}});
         assert_eq!(object.parse(Parts::All), expected);
-    }
-
-    #[test]
-    fn managed_fields_take_no_memory() {
-        let memory = |metadata: &str, spec: &str| {
-            let text = format!(r#"{{"metadata":{{"name":"a"{metadata}}},"spec":[{spec}]}}"#);
-            serde_json::from_str::<Object<false>>(&text).unwrap().large_memory()
-        };
-        let maps = "{},".repeat(SMALL) + "{}";
-        assert_eq!(memory("", "{}"), 0, "it is small");
-        let large = memory("", &maps);
-        assert!(large > 700 * SMALL as u64, "{large}");
-        let fields = format!(r#","managedFields":[{maps}]"#);
-        assert!(memory(&fields, "{}") < 10_000 && memory(&fields, &maps) < large + 10_000);
-        // What is written twice counts twice.
-        assert!(memory(&format!("{fields}{fields}"), &maps) > 2 * large);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Fills a store from a watch.
 
-use super::{Bounds, Parts, object::Object};
+use super::{Bounds, Parts, most_of_side, object::Object};
 use berth_api::labels;
 use berth_runtime::{
     answers::is_too_long,
@@ -29,9 +29,6 @@ const PAGE_SIZE: u32 = 100;
 const TENANT_PAGE_SIZE: u32 = 10;
 /// Wait before a kind that had too much is listed again.
 const TOO_MUCH_WAIT: Duration = Duration::from_mins(5);
-/// Memory that an object of the tenant may take as a tree. It can be a hundred times what the object takes in etcd, and a syncer works on 40 at a
-/// time. A pod with as many variables as it may have takes 15 MiB.
-const MAX_TENANT_TREE: u64 = 16 << 20;
 /// Characters of an error that are logged: a server of a tenant may write it.
 const MAX_MESSAGE: usize = 1024;
 
@@ -146,7 +143,7 @@ async fn follow<const METADATA_ONLY: bool>(
     hooks: Hooks<'_>,
 ) -> Ended {
     let parts = spec.spec_fields.map_or(Parts::All, Parts::SpecFields);
-    let most = most_tree_bytes(hooks);
+    let most = most_of_side(hooks.side, hooks.bounds.is_some());
     let events = events.default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {
@@ -258,33 +255,25 @@ fn unavailable(error: &Error) -> Option<Unavailable> {
     }
 }
 
-/// What is kept of an object; none if it cannot be read, or is not of the kind. `most` is the memory that its tree may take.
+/// What is kept of an object; none if it cannot be read, or is not of the kind. `most` is the memory that its tree may take besides its status.
 fn keep<const METADATA_ONLY: bool>(
     spec: WatchSpec,
     object: &Object<METADATA_ONLY>,
     parts: Parts,
     most: u64,
 ) -> Option<(Name, Stored)> {
-    let tree_bytes = object.large_memory();
-    let is_cut = tree_bytes > most;
-    let mut json = object.parse(if is_cut { Parts::Cut } else { parts });
+    let size = object.tree_size();
+    let is_cut = size.exceeds(most);
+    let parts = if is_cut { Parts::Cut(spec.fields_if_cut) } else { parts };
+    let mut json = object.parse(parts);
     let name = (spec.name)(&json)?;
     let mut bytes = object.bytes();
     if METADATA_ONLY {
         bytes = bytes.saturating_add(content_bytes(&json));
     }
     (spec.trim)(&mut json);
-    let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(tree_bytes);
+    let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(size.all);
     Some((name, if is_cut { stored.cut() } else { stored }))
-}
-
-/// Memory that the tree of an object of this watch may take. The host is the platform's, and what servers of the tenant's own list has
-/// [bounds](Bounds) of its own.
-fn most_tree_bytes(hooks: Hooks<'_>) -> u64 {
-    match hooks.side {
-        Side::Tenant if hooks.bounds.is_none() => MAX_TENANT_TREE,
-        Side::Tenant | Side::Host => u64::MAX,
-    }
 }
 
 /// Bytes of an object's content, from its metadata.

@@ -35,6 +35,9 @@ const WRITERS: usize = 12;
 /// Seconds in the syncers' queues, by the queue's priority and by what was done then.
 type Queued = BTreeMap<Vec<String>, f64>;
 
+/// Writes of the syncers to the host, by verb and resource.
+type Writes = BTreeMap<String, f64>;
+
 /// One burst.
 struct Burst {
     /// Seconds until all pods ran.
@@ -84,15 +87,14 @@ async fn burst(host: &TestCluster, places: &[Place], prefix: &str) -> Burst {
 /// What the syncers of all tenants have counted.
 struct Counted {
     queued: Queued,
-    /// Writes to the host.
-    writes: f64,
+    writes: Writes,
 }
 
 impl Counted {
     async fn scrape(host: &TestCluster, tenants: &[Tenant]) -> Self {
         let mut counted = Self {
             queued: Queued::new(),
-            writes: 0.0,
+            writes: Writes::new(),
         };
         for tenant in tenants {
             let metrics = scrape(host, tenant).await.unwrap();
@@ -100,18 +102,30 @@ impl Counted {
             for (labels, seconds) in queued {
                 *counted.queued.entry(labels).or_default() += seconds;
             }
-            counted.writes += metrics.host_writes();
+            for (what, count) in metrics.host_writes() {
+                *counted.writes.entry(what).or_default() += count;
+            }
         }
         counted
     }
 
     /// Seconds in the queues since `before`.
     fn queued_since(&self, before: &Self) -> Queued {
-        let earlier = |labels: &Vec<String>| before.queued.get(labels).copied().unwrap_or_default();
-        let now = self.queued.iter();
-        now.map(|(labels, seconds)| (labels.clone(), seconds - earlier(labels)))
-            .collect()
+        since(&self.queued, &before.queued)
     }
+
+    /// Writes to the host since `before`.
+    fn writes_since(&self, before: &Self) -> Writes {
+        since(&self.writes, &before.writes)
+    }
+}
+
+/// What was added to each counter.
+fn since<K: Ord + Clone>(now: &BTreeMap<K, f64>, before: &BTreeMap<K, f64>) -> BTreeMap<K, f64> {
+    let earlier = |labels: &K| before.get(labels).copied().unwrap_or_default();
+    now.iter()
+        .map(|(labels, count)| (labels.clone(), count - earlier(labels)))
+        .collect()
 }
 
 /// Which variants are measured: without tokens, with tokens, or both.
@@ -171,7 +185,7 @@ pub(crate) async fn run() {
                 place.clear(&prefix).await;
             }
             let after = Counted::scrape(&host, &tenants).await;
-            figures.writes.push(after.writes - before.writes);
+            figures.writes.push(after.writes_since(&before));
         }
         let name = if tokens {
             "burst-with-tokens"

@@ -67,7 +67,11 @@ pub(crate) async fn run() {
         in_sync.as_secs_f64(),
         "s",
     );
-    report.add("writes to the host since then", metrics.host_writes(), "");
+    report.add(
+        "writes to the host since then",
+        metrics.host_writes().values().sum(),
+        "",
+    );
     report.finish();
     tenant.delete(&host).await;
 }

@@ -23,7 +23,7 @@ const FINALIZER_DENIED: &str = "metadata.finalizers";
 /// A request of the team. It is never accepted by control: there is no such version.
 pub(super) fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
     let mut request = cluster(name, &[]);
-    request.spec.version = "v1.99.0".into();
+    request.spec.version = Some("v1.99.0".into());
     request.spec.class_name = class.map(ToOwned::to_owned);
     let groups = pools.iter().enumerate();
     request.spec.node_groups = groups

@@ -1,7 +1,7 @@
 //! What the controller of pools works with.
 
 use crate::{
-    controllers::nodes::requested::{RequestTracker, UnavailableTracker},
+    controllers::nodes::requested::{HealthTracker, RequestTracker, UnavailableTracker},
     events::EventRecorder,
     stores::Stores,
 };
@@ -18,6 +18,8 @@ pub struct HostNodePoolContext {
     pub requested: Arc<RequestTracker>,
     /// Nodes without a tenant that cannot be assigned.
     pub unavailable: Arc<UnavailableTracker>,
+    /// How many nodes are not Ready.
+    pub health: Arc<HealthTracker>,
     /// Writes Events.
     pub recorder: EventRecorder,
 }

@@ -3,6 +3,7 @@
 mod context;
 mod observe;
 mod pool_conditions;
+mod repair;
 mod requested_nodes;
 mod shared_pool;
 
@@ -11,7 +12,7 @@ pub use context::HostNodePoolContext;
 use crate::error::{ReconcileError, api};
 use berth_api::{
     HostNodePool, HostNodePoolStatus,
-    conditions::{self, ConditionUpdate, NODES_REQUESTED},
+    conditions::{self, ConditionUpdate, NODES_REQUESTED, REPAIR_ALLOWED},
     labels,
 };
 use berth_node_lifecycle::PoolSelectors;
@@ -22,6 +23,7 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use observe::observe_pool;
+use repair::{publish_too_many_unhealthy, report_repair};
 use requested_nodes::{publish_requested_nodes, report_requested_nodes};
 use serde_json::json;
 use shared_pool::observe_shared_pool;
@@ -54,8 +56,11 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
     };
     let (requested, update) = report_requested_nodes(&pool, context.requested.get(name));
     updates.extend(update);
+    let repair = report_repair(&pool, context.health.get(name));
+    updates.extend(repair.clone());
     let mut known = before.conditions.clone();
     known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
+    known.retain(|condition| pool.spec.repair.is_some() || condition.type_ != REPAIR_ALLOWED);
     let after = HostNodePoolStatus {
         requested,
         observed_generation: pool.metadata.generation,
@@ -74,6 +79,7 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
     match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
         Ok(_) => {
             publish_requested_nodes(context, &pool, before.requested, after.requested).await;
+            publish_too_many_unhealthy(context, &pool, &before, repair).await;
             Ok(None)
         }
         Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),

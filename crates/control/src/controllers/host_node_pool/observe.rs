@@ -38,6 +38,8 @@ pub(super) struct PoolNodes {
     pub(super) drivers: BTreeSet<String>,
     pub(super) contested: Vec<String>,
     pub(super) quarantined: Vec<String>,
+    /// Quarantined nodes that wait there until they are Ready.
+    pub(super) not_ready: Vec<String>,
     /// Nodes without a tenant that cannot be assigned.
     pub(super) unavailable: Vec<UnavailableNode>,
     /// Nodes with more `ResourceSlices` than are read.
@@ -71,6 +73,7 @@ pub(super) fn observe_pool(
     }
     found.contested.sort();
     found.quarantined.sort();
+    found.not_ready.sort();
     found.with_unknown_devices.sort();
     found.unavailable.sort_by(|a, b| a.name.cmp(&b.name));
     found.unavailable.truncate(MOST_UNAVAILABLE);
@@ -124,7 +127,10 @@ impl PoolNodes {
                 }
                 AssignmentState::Quarantined => {
                     counts.quarantined += 1;
-                    self.quarantined.push(format!("{name}: {}", assignment.reason));
+                    match assignment.not_ready_since {
+                        Some(since) => self.not_ready.push(format!("{name} (since {since})")),
+                        None => self.quarantined.push(format!("{name}: {}", assignment.reason)),
+                    }
                 }
             },
         }

@@ -18,6 +18,14 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
         );
         ("Quarantined", message)
     });
+    let not_ready = (!found.not_ready.is_empty()).then(|| {
+        let message = format!(
+            "these nodes are not Ready, and no tenant has them any more: {}; Berth scrubs and validates each once it is Ready. Delete the Node of a machine \
+             that does not come back",
+            found.not_ready.join(", ")
+        );
+        ("NodesNotReady", message)
+    });
     let unknown = (!found.with_unknown_devices.is_empty()).then(|| {
         let message = format!(
             "more than {MOST_SLICES} ResourceSlices, or more than {} KiB of them, are published for these nodes, and no further tenant gets them: {}; \
@@ -27,7 +35,7 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
         );
         ("TooManyResourceSlices", message)
     });
-    let problems: Vec<(&'static str, String)> = [quarantined, unknown].into_iter().flatten().collect();
+    let problems: Vec<(&'static str, String)> = [quarantined, not_ready, unknown].into_iter().flatten().collect();
     let Some((reason, _)) = problems.first() else {
         return ConditionUpdate::mark_true(HEALTHY, "NoQuarantine", "no node is quarantined");
     };

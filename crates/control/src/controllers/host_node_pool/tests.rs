@@ -297,3 +297,27 @@ fn a_shared_pool_reports_the_nodes_it_rejects() {
         update.message
     );
 }
+
+#[test]
+fn a_node_that_waits_until_it_is_ready_need_not_be_released() {
+    let h100 = pool("h100", ("gpu", "yes"));
+    let mut waiting = node("n1", "H100", None);
+    let annotations = Arc::make_mut(&mut waiting).annotations_mut();
+    for (key, value) in [
+        ("berth.dev/state", "Quarantined"),
+        ("berth.dev/reason", "not Ready since then"),
+        ("berth.dev/not-ready-since", "1970-01-01T00:01:40Z"),
+    ] {
+        annotations.insert(key.into(), value.into());
+    }
+    let slices = Slices::default();
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &[waiting], &slices, &nothing_unavailable());
+    assert_eq!(status.nodes.unwrap().quarantined, 1);
+    assert_eq!((health.is_true(), health.reason), (false, "NodesNotReady"));
+    assert!(
+        health.message.contains("n1 (since 1970-01-01T00:01:40Z)"),
+        "{}",
+        health.message
+    );
+    assert!(!health.message.contains("release-quarantine"), "{}", health.message);
+}

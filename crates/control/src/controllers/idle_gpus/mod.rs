@@ -13,6 +13,7 @@
 //! | `turns` | whose turn it is, and what goes on beside a tenant that takes long |
 //! | `stop` | stops the owners of workloads that are due, if the class says so |
 //! | `evict` | evicts pods that are due, once Prometheus was asked again about them |
+//! | `nodes` | reports nodes of which no pod requests a GPU |
 //!
 //! What is decided, and when, is in the crate `berth-idle-reclaim`, which has no I/O. A pass without complete answers of
 //! Prometheus changes nothing but this: workloads on their way to an eviction wait.
@@ -22,6 +23,7 @@ mod evict;
 mod inside;
 mod judge;
 mod mark;
+mod nodes;
 #[cfg(test)]
 mod owner_tests;
 mod owners;
@@ -56,6 +58,7 @@ use berth_idle_reclaim::{
 use inside::Found;
 use judge::Moment;
 use kube::Client;
+use nodes::UnrequestedByTenant;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tenants::{Memory, ObservedTenant};
 use tokio::time::Instant;
@@ -105,6 +108,11 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     let started = Instant::now();
     let moment = Moment::observe(context);
     let all = tenants::observe(&context.stores);
+    let unrequested = nodes::observe(&context.stores, moment.now);
+    context
+        .metrics
+        .unrequested_gpus
+        .set_all(nodes::list_gauges(&all, &unrequested));
     let mut pods = context.stores.gpu_pods.by_tenant();
     memory.retain(&all, &pods);
     // A counter of a pass that was under way may come after the tenant's last reconcile: nobody else removes it.
@@ -135,7 +143,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     drop(known);
     let mut written = Vec::new();
     for (tenant, decisions) in evaluated {
-        match carry_out(context, memory, &tenant, &decisions).await {
+        match carry_out(context, memory, &tenant, &decisions, &unrequested).await {
             Ok(()) => written.push((tenant, decisions)),
             Err(error) => tracing::warn!(
                 tenant = tenant.id.slug(),
@@ -147,7 +155,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     let mut off = Vec::new();
     for tenant in disabled {
         let pods = pods.remove(tenant.id.slug()).unwrap_or_default();
-        clear(context, memory, &tenant, &pods).await;
+        clear(context, memory, &tenant, &pods, &unrequested).await;
         off.push((tenant, pods));
     }
     let with_decisions = written
@@ -210,9 +218,11 @@ async fn carry_out(
     memory: &mut Memory,
     tenant: &ObservedTenant,
     decisions: &[Decision],
+    unrequested: &UnrequestedByTenant,
 ) -> Result<(), crate::error::ReconcileError> {
     let before = memory.states(tenant).clone();
     let report = pass::report(&tenant.policy, decisions);
+    let report = nodes::with_idle_nodes(report, unrequested.get(&tenant.uid));
     let report = memory.inside(tenant).complete(report, tenant.published());
     status::write(context, tenant, Some(&report)).await?;
     memory.remember(tenant, pass::states_after(decisions));
@@ -233,14 +243,20 @@ async fn carry_out(
     Ok(())
 }
 
-/// Takes back what earlier passes wrote about a tenant whose class no longer reclaims GPUs.
-async fn clear(context: &IdleGpusContext, memory: &mut Memory, tenant: &ObservedTenant, pods: &[Arc<GpuPod>]) {
+/// Takes back what earlier passes wrote about the pods of a tenant whose class no longer reclaims GPUs.
+async fn clear(
+    context: &IdleGpusContext,
+    memory: &mut Memory,
+    tenant: &ObservedTenant,
+    pods: &[Arc<GpuPod>],
+    unrequested: &UnrequestedByTenant,
+) {
     memory.forget(tenant);
+    let report = nodes::with_idle_nodes(IdleStatus::default(), unrequested.get(&tenant.uid));
+    let report = memory.inside(tenant).complete(report, tenant.published());
     // What was stopped stays stopped until the team wants it back.
-    let report = memory
-        .inside(tenant)
-        .complete(IdleStatus::default(), tenant.published());
-    let report = (!report.stopped_owners.is_empty()).then_some(report);
+    let is_empty = report.stopped_owners.is_empty() && report.nodes.is_empty();
+    let report = (!is_empty).then_some(report);
     let cleared = async {
         status::write(context, tenant, report.as_ref()).await?;
         warn::clear_pods(context, memory, pods).await

@@ -2,7 +2,7 @@
 
 use super::{
     jobs::NodeJobs,
-    requested::{RequestTracker, UnavailableTracker},
+    requested::{HealthTracker, RequestTracker, UnavailableTracker},
 };
 use crate::{
     apply::Applier,
@@ -50,6 +50,8 @@ pub struct NodesContext {
     pub requested: Arc<RequestTracker>,
     /// Nodes without a tenant that cannot be assigned.
     pub unavailable: Arc<UnavailableTracker>,
+    /// How many nodes are not Ready.
+    pub health: Arc<HealthTracker>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What control remembers of each tenant; all of it can be read again.

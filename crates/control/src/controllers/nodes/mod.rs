@@ -39,6 +39,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);
     status::update_unavailable_nodes(context, &fleet);
+    status::update_pool_health(context, &plan);
     // These do not depend on each other: all of them run even if one fails.
     let (executed, kept) = executor::execute_plan(context, &plan.actions).await;
     // A release that failed is planned again: it must not count twice.

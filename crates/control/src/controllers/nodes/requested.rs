@@ -1,5 +1,6 @@
-//! What the last plan says of pools, for their status: nodes that are requested of autoscalers, and nodes that cannot be assigned.
+//! What the last plan says of pools, for their status: nodes that are requested of autoscalers, nodes that cannot be assigned, and how many are not Ready.
 
+use berth_planner::PoolHealth;
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
@@ -24,6 +25,9 @@ pub type UnavailableNodes = BTreeMap<String, String>;
 
 /// The same by pool.
 pub type UnavailableTracker = ByPool<UnavailableNodes>;
+
+/// How many nodes are not Ready, by pool; only pools that repair their nodes.
+pub type HealthTracker = ByPool<PoolHealth>;
 
 /// What the last plan says, by pool; none before the first plan.
 #[derive(Default)]

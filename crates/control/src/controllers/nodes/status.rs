@@ -49,6 +49,13 @@ pub fn update_unavailable_nodes(context: &NodesContext, fleet: &Fleet) {
     }
 }
 
+/// Keeps how many nodes of pools are not Ready, and reconciles the pools for which that changed.
+pub fn update_pool_health(context: &NodesContext, plan: &Plan) {
+    for pool in context.health.update(plan.pool_health.clone()) {
+        context.queue.add(Key::Pool(pool));
+    }
+}
+
 fn list_unavailable(fleet: &Fleet) -> BTreeMap<String, UnavailableNodes> {
     let mut found: BTreeMap<String, UnavailableNodes> = BTreeMap::new();
     for node in &fleet.nodes {

@@ -8,8 +8,8 @@ use crate::{
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
-    ControlPlaneServiceType, Organization, OrganizationStatus, Project, ProjectStatus, TenantLimits, TreeQuota,
-    TreeQuotaStatus, TreeResource,
+    ControlPlaneServiceType, Organization, OrganizationStatus, Project, ProjectStatus, QuotaSummary, TenantLimits,
+    TreeQuota, TreeQuotaStatus, TreeResource,
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
     labels,
 };
@@ -97,12 +97,14 @@ fn organization_status(
         validate_organization(organization).and_then(|()| check_resources(context, &organization.spec.quotas));
     let mut updates = vec![ready_condition(validity), tenants.within];
     updates.extend(protection::condition(organization, &tenants.names));
+    let quotas = report.quotas(used, &before.quotas);
     OrganizationStatus {
         observed_generation: generation,
         projects: Some(count(own.len())),
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
-        quotas: report.quotas(used, &before.quotas),
+        quota_summary: QuotaSummary::of(&quotas),
+        quotas,
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
     }
 }
@@ -124,11 +126,13 @@ fn project_status(
     let mut updates = vec![ready_condition(validity), tenants.within];
     updates.extend(protection::condition(project, &tenants.names));
     let ProjectUsers { users, not_listed } = context.users.users_of(&name);
+    let quotas = report.quotas(used, &before.quotas);
     ProjectStatus {
         observed_generation: generation,
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
-        quotas: report.quotas(used, &before.quotas),
+        quota_summary: QuotaSummary::of(&quotas),
+        quotas,
         users,
         users_not_listed: (not_listed > 0).then_some(not_listed),
         conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),

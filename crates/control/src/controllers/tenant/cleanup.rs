@@ -15,7 +15,7 @@ use super::{
     target::Tenant,
 };
 use crate::{
-    apply::{delete_same, is_status, optional},
+    apply::{delete_all, delete_same, is_status, optional},
     control_plane::SYNCER,
     controllers::{
         pod_deletion::{self, DeletionStep},
@@ -248,9 +248,7 @@ async fn delete_pods(
         .collect();
     let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
     if is_cut || terminating.len() < count {
-        let deleted = pods
-            .delete_collection(&DeleteParams::default(), &ListParams::default())
-            .await;
+        let deleted = delete_all(&context.client, &pods).await;
         deleted.map_err(api("delete the tenant's pods"))?;
     }
     let max_grace_seconds = max_grace_seconds(context, cluster);

@@ -118,7 +118,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         return ConditionUpdate::mark_false(
             NODES_READY,
             "Draining",
-            format!("{draining} nodes that are no longer requested are being drained"),
+            format!("{draining} nodes are being drained: they are no longer requested, or are not Ready"),
         );
     }
     let assigned =

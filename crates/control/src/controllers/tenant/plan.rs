@@ -42,7 +42,7 @@ struct Found {
 }
 
 /// Decides what a tenant runs with. `restriction` is what its schedules and its sleep let it do. None: nothing of the tenant was created yet, and its quota
-/// has to be decided or recorded first.
+/// or its version has to be decided or recorded first.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -84,8 +84,8 @@ pub(super) async fn make(
     }))
 }
 
-/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: the quota of a tenant that does not run has to be decided or
-/// recorded first.
+/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: the quota or the version of a tenant that does not run has to be decided
+/// or recorded first.
 async fn find_settings(
     context: &TenantContext,
     tenant: &Tenant,
@@ -106,6 +106,9 @@ async fn find_settings(
     let (rejection, is_undecided) = match validity {
         Ok(settings) if !is_waiting => {
             if has_reservation(context, tenant, verdict, &settings).await? {
+                if upgrade::pin(context, tenant, &settings.version).await? {
+                    return Ok(None);
+                }
                 finalizer::add(context, &tenant.cluster).await?;
                 context.queue.add(Key::Fleet);
                 let held = validator().hold_storage_to_rules(&tenant.cluster, settings, now);

@@ -1,6 +1,6 @@
 //! What remains of a tenant that is being deleted, as the condition Deleting says it.
 
-use crate::controllers::pod_deletion::REPORTED_WITHIN;
+use berth_node_lifecycle::repair::REPORTED_WITHIN;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{ResourceExt, core::PartialObjectMeta};

@@ -1,5 +1,6 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
 
+mod chosen_version;
 mod removals;
 
 pub(super) use removals::without_removed;
@@ -18,11 +19,14 @@ use berth_api::{
     network::ClassNetwork,
     sync_policy::{IngressPolicy, SharedNodesPolicy, allows},
 };
+use chosen_version::choose_version;
 use ipnet::IpNet;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc};
 
+/// Reason: Berth cannot run the version here.
+pub(super) const UNSUPPORTED_VERSION: &str = "UnsupportedVersion";
 /// Reason: the class does not allow the issuers of the spec.
 pub(super) const AUTHENTICATION_NOT_ALLOWED: &str = "AuthenticationNotAllowed";
 /// Reason: the class does not allow how the tenant is to be registered in Argo CD.
@@ -107,19 +111,21 @@ impl Settings {
     }
 }
 
-/// The settings that a spec asks for, or why its class does not allow them.
+/// The settings that a spec asks for, or why its class does not allow them. `versions` are those that can be run here.
 ///
 /// # Errors
 /// The condition Accepted.
 pub fn resolve(
     cluster: &TenantCluster,
     classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
+    versions: &[String],
     blocked: &[IpNet],
 ) -> Result<Settings, ConditionUpdate> {
     let spec = &cluster.spec;
     let settings = |class: Option<String>, rules: &TenantClassSpec| {
-        let network = network::resolve_allowed_networks(&spec.network, &rules.network, blocked);
         let class_name = class.as_deref().unwrap_or(DEFAULT_CLASS);
+        let version = choose_version(cluster, (class_name, rules), versions)?;
+        let network = network::resolve_allowed_networks(&spec.network, &rules.network, blocked);
         let namespace = cluster.namespace().unwrap_or_default();
         let policy = &rules.integrations.argo_cd;
         let argo_cd = policy.resolve(class_name, &namespace, requested_argo_cd(cluster));
@@ -127,7 +133,7 @@ pub fn resolve(
             argo_cd: argo_cd.map_err(|why| reject(ARGO_CD_NOT_ALLOWED, why))?,
             argo_cd_from_class: requested_argo_cd(cluster).is_none(),
             argo_cd_server: policy.server,
-            version: spec.version.clone(),
+            version,
             class,
             scheduling: spec.scheduling_mode.unwrap_or(rules.scheduling_mode),
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
@@ -164,17 +170,6 @@ pub fn resolve(
         return Err(reject(
             "InvalidClass",
             format!("TenantClass {name} contradicts itself, ask the platform team to correct it: {invalid}"),
-        ));
-    }
-    let allowed = &class.spec.versions;
-    if !allowed.is_empty() && !allowed.contains(&spec.version) {
-        return Err(reject(
-            "VersionNotAllowed",
-            format!(
-                "TenantClass {name} does not allow Kubernetes {}; set spec.version to one of {}",
-                spec.version,
-                allowed.join(", ")
-            ),
         ));
     }
     settings(Some(name), &class.spec)

@@ -103,10 +103,10 @@ impl<'a> Validator<'a> {
             (Some(_), Some(class)) => Applied::Class(class),
         };
         access::check_class(&applied, &namespace, self.without_class)?;
-        let settings = settings::resolve(cluster, |name| self.class(name), blocked)?;
+        let settings = settings::resolve(cluster, |name| self.class(name), &self.available.versions, blocked)?;
         check_issuer(&settings, cluster, self.network.gateway.as_ref())?;
-        validate(&cluster.spec, settings.scheduling, &self.available)?;
-        version::check(cluster)?;
+        validate(&cluster.spec, (&settings.version, settings.scheduling), &self.available)?;
+        version::check(cluster, &settings.version)?;
         access::check_pools(&cluster.spec.node_groups, &self.available.pools, &namespace)?;
         Ok(settings)
     }
@@ -134,19 +134,19 @@ pub struct AvailableCapacity {
     pub uses_pods: bool,
 }
 
-/// Whether `spec` can be carried out with what is available. `scheduling` is the mode that the spec or the class sets.
+/// Whether `spec` can be carried out with what is available. `version` and `scheduling` are what the spec, the class or what runs sets.
 ///
 /// # Errors
 /// The condition Accepted, whose message says what to change.
 pub fn validate(
     spec: &TenantClusterSpec,
-    scheduling: SchedulingMode,
+    (version, scheduling): (&str, SchedulingMode),
     available: &AvailableCapacity,
 ) -> Result<(), ConditionUpdate> {
     let TenantClusterSpec {
-        version,
         node_groups,
         // Resolved together with the class.
+        version: _,
         class_name: _,
         scheduling_mode: _,
         // Any number of replicas is valid: control planes that are processes always have one.
@@ -162,9 +162,9 @@ pub fn validate(
         // The schema checks everything.
         access: _,
     } = spec;
-    if !available.versions.contains(version) {
+    if !available.versions.iter().any(|offered| offered == version) {
         return reject(
-            "UnsupportedVersion",
+            settings::UNSUPPORTED_VERSION,
             format!(
                 "Kubernetes {version} is not available here; {}",
                 suggest("set spec.version to", "version", &available.versions)
@@ -260,51 +260,52 @@ mod tests {
         }
     }
 
-    fn spec(version: &str, groups: &[(&str, &str, u32)]) -> TenantClusterSpec {
+    fn spec(groups: &[(&str, &str, u32)]) -> TenantClusterSpec {
         let nodes = groups
             .iter()
             .map(|(name, pool, count)| NodeGroup::private(name, pool, *count));
         TenantClusterSpec {
-            version: version.into(),
             node_groups: nodes.collect(),
             ..TenantClusterSpec::default()
         }
     }
 
+    /// A version that is available, and the host schedules pods.
+    const PLAIN: (&str, SchedulingMode) = ("v1.37.1", SchedulingMode::Host);
+
     fn rejection(spec: &TenantClusterSpec) -> (&'static str, String) {
-        let rejection = validate(spec, SchedulingMode::Host, &available()).unwrap_err();
+        rejection_of(spec, PLAIN)
+    }
+
+    fn rejection_of(spec: &TenantClusterSpec, resolved: (&str, SchedulingMode)) -> (&'static str, String) {
+        let rejection = validate(spec, resolved, &available()).unwrap_err();
         assert_eq!(rejection.status, Some(false), "{rejection:?}");
         (rejection.reason, rejection.message)
     }
 
     #[test]
     fn a_spec_within_the_available_capacity_is_accepted() {
-        assert!(
-            validate(
-                &spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]),
-                SchedulingMode::Host,
-                &available()
-            )
-            .is_ok()
-        );
-        assert!(validate(&spec("v1.36.4", &[]), SchedulingMode::Host, &available()).is_ok());
+        let groups = spec(&[("a", "h100", 3), ("b", "h100", 1)]);
+        assert!(validate(&groups, PLAIN, &available()).is_ok());
+        let older = ("v1.36.4", SchedulingMode::Host);
+        assert!(validate(&spec(&[]), older, &available()).is_ok());
     }
 
     #[test]
     fn rejections_say_what_to_do() {
-        let (reason, message) = rejection(&spec("v1.30.0", &[]));
+        let (reason, message) = rejection_of(&spec(&[]), ("v1.30.0", SchedulingMode::Host));
         assert_eq!(reason, "UnsupportedVersion");
         assert!(
             message.ends_with("set spec.version to one of v1.37.1, v1.36.4"),
             "{message}"
         );
-        let (reason, message) = rejection(&spec("v1.37.1", &[("a", "b200", 1)]));
+        let (reason, message) = rejection(&spec(&[("a", "b200", 1)]));
         assert_eq!(reason, "UnknownPool");
         assert!(message.contains("\"b200\"; use h100"), "{message}");
-        let (reason, message) = rejection(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
+        let (reason, message) = rejection(&spec(&[("a", "h100", 3), ("b", "h100", 2)]));
         assert_eq!(reason, "NotEnoughNodes");
         assert!(message.contains("5 nodes of pool h100, which has 4"), "{message}");
-        let mut exposed = spec("v1.37.1", &[]);
+        let mut exposed = spec(&[]);
         exposed.control_plane = Some(ControlPlaneSpec {
             service: ControlPlaneService {
                 kind: ControlPlaneServiceType::NodePort,
@@ -313,16 +314,17 @@ mod tests {
             ..ControlPlaneSpec::default()
         });
         assert_eq!(rejection(&exposed).0, "EndpointNotOffered");
-        let mut dynamic = spec("v1.37.1", &[]);
+        let mut dynamic = spec(&[]);
         dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
         let mut available = available();
         for (pool, _) in Arc::make_mut(&mut available.pools).values_mut() {
             pool.spec.modes.push(NodeMode::Dynamic);
         }
-        assert!(validate(&dynamic, SchedulingMode::Host, &available).is_ok());
-        let unscheduled = validate(&dynamic, SchedulingMode::Tenant, &available).unwrap_err();
+        assert!(validate(&dynamic, PLAIN, &available).is_ok());
+        let in_tenant = ("v1.37.1", SchedulingMode::Tenant);
+        let unscheduled = validate(&dynamic, in_tenant, &available).unwrap_err();
         assert_eq!(unscheduled.reason, "DynamicNeedsHostScheduling");
-        let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
+        let huge = spec(&[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
         assert_eq!(rejection(&huge).0, "NotEnoughNodes");
     }
 }

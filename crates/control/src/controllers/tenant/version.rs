@@ -13,14 +13,13 @@ use berth_api::{
 /// Reason: what runs cannot be upgraded to `spec.version` in one step.
 const UNSUPPORTED_UPGRADE: &str = "UnsupportedUpgrade";
 
-/// Whether `spec.version` can follow what runs.
+/// Whether a `version` can follow what runs.
 ///
 /// # Errors
 /// The condition Accepted, whose message says what to set.
-pub(super) fn check(cluster: &TenantCluster) -> Result<(), ConditionUpdate> {
+pub(super) fn check(cluster: &TenantCluster, version: &str) -> Result<(), ConditionUpdate> {
     let Some(status) = &cluster.status else { return Ok(()) };
-    check_upgrade(status, &cluster.spec.version)
-        .map_err(|why| ConditionUpdate::mark_false(ACCEPTED, UNSUPPORTED_UPGRADE, why))
+    check_upgrade(status, version).map_err(|why| ConditionUpdate::mark_false(ACCEPTED, UNSUPPORTED_UPGRADE, why))
 }
 
 /// The version that runs next, given the one that its settings ask for: what was started last if the other cannot follow, and while the
@@ -29,13 +28,8 @@ pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String
     let status = cluster.status.as_ref();
     let is_asleep = cluster.sleep_state() == SleepState::Sleeping;
     let stays = is_asleep || status.is_some_and(|status| check_upgrade(status, requested).is_err());
-    let started = status.and_then(started);
+    let started = status.and_then(TenantClusterStatus::started_version);
     started.filter(|_| stays).unwrap_or(requested).to_owned()
-}
-
-/// The version that was started last; none if none was.
-pub(super) fn started(status: &TenantClusterStatus) -> Option<&str> {
-    status.upgrading_to.as_deref().or(status.version.as_deref())
 }
 
 /// Whether `next` is another version than what runs, and the status does not say yet that it starts.
@@ -118,7 +112,7 @@ mod tests {
 
     fn cluster(version: &str, status: TenantClusterStatus) -> TenantCluster {
         let spec = TenantClusterSpec {
-            version: version.into(),
+            version: Some(version.into()),
             ..TenantClusterSpec::default()
         };
         TenantCluster {
@@ -157,7 +151,7 @@ mod tests {
                 Err("set spec.version to v1.36.4"),
             ),
         ] {
-            let checked = check(&cluster(next, status(running, upgrading_to)));
+            let checked = check(&cluster(next, status(running, upgrading_to)), next);
             let case = format!("{running:?} {upgrading_to:?} {next}: {checked:?}");
             match expected {
                 Ok(()) => assert!(checked.is_ok(), "{case}"),

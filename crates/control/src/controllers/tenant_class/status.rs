@@ -50,6 +50,20 @@ pub(super) async fn usability(
             ),
         ));
     }
+    let default = spec.default_version.as_ref();
+    if let Some(version) = default.filter(|version| !available.contains(version)) {
+        let mut usable = available;
+        usable.retain(|version| spec.allows_version(version));
+        return Ok(ConditionUpdate::mark_false(
+            READY,
+            "DefaultVersionNotAvailable",
+            format!(
+                "spec.defaultVersion: Kubernetes {version} cannot be run here, so that new tenants without spec.version are not accepted; set it to one \
+                 of {}",
+                usable.join(", ")
+            ),
+        ));
+    }
     if !context.has_admission_policies && !spec.sync.pods.capabilities.is_empty() {
         return Ok(ConditionUpdate::mark_false(
             READY,

@@ -1,7 +1,7 @@
 //! The whole controller against scripted answers.
 
 use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
-use crate::testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters};
+use crate::testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION};
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClusterSpec,
     sync_policy::{PRIORITY_STEPS, PriorityBand, SyncedKind},
@@ -170,6 +170,18 @@ async fn a_name_that_is_in_use_and_a_kind_that_is_not_served_are_reasons() {
     );
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.ready()["reason"], "NameTaken");
+}
+
+#[tokio::test]
+async fn a_default_version_that_cannot_be_run_is_reported() {
+    for (default, expected) in [(VERSION, "Ready"), ("v1.36.4", "DefaultVersionNotAvailable")] {
+        let mut fixture = Fixture::new();
+        let mut class = fixture.host.get(CLASS).unwrap();
+        class["spec"]["defaultVersion"] = default.into();
+        fixture.host.insert(CLASS, class);
+        fixture.settle().await;
+        assert_eq!(fixture.ready()["reason"], expected);
+    }
 }
 
 #[tokio::test]

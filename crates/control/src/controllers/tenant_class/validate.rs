@@ -36,7 +36,9 @@ pub fn validate(spec: &TenantClassSpec) -> Result<(), String> {
 
 fn find_error(spec: &TenantClassSpec) -> Option<String> {
     let TenantClassSpec {
-        versions,
+        // Checked together.
+        versions: _,
+        default_version: _,
         scheduling_mode: _,
         control_plane: _,
         authentication: sign_in,
@@ -55,8 +57,8 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         expiration,
         idle_reclaim,
     } = spec;
-    if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
-        return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
+    if let Some(error) = find_error_in_versions(spec) {
+        return Some(error);
     }
     if let Some((field, bad)) = limits.find_invalid_quantity() {
         return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
@@ -130,6 +132,20 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         return Some(invalid);
     }
     find_error_in_accounts(service_accounts).or_else(|| find_error_in_kinds(kinds))
+}
+
+fn find_error_in_versions(spec: &TenantClassSpec) -> Option<String> {
+    let is_malformed = |text: &&String| text.parse::<KubernetesVersion>().is_err();
+    if let Some(bad) = spec.versions.iter().find(is_malformed) {
+        return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
+    }
+    let default = spec.default_version.as_ref()?;
+    if is_malformed(&default) {
+        return Some(format!(
+            "spec.defaultVersion: {default:?} is not a version such as v1.37.1"
+        ));
+    }
+    (!spec.allows_version(default)).then(|| format!("spec.defaultVersion: {default} is not one of spec.versions"))
 }
 
 fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
@@ -225,6 +241,7 @@ mod tests {
         assert_eq!(validate(&TenantClassSpec::default()), Ok(()));
         let fine = error_of(|spec| {
             spec.versions = vec!["v1.37.1".into()];
+            spec.default_version = Some("v1.37.1".into());
             spec.network.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
             spec.sync.pods.device_variables = vec!["NVIDIA_GDS".into(), "CUDA_VERSION".into()];
         });
@@ -255,6 +272,19 @@ mod tests {
         assert!(message.starts_with("spec.limits.datastoreBytes: "), "{message}");
         let message = error_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(message.starts_with("spec.versions: "), "{message}");
+        for (default, versions, expected) in [
+            ("1.37", &[][..], "is not a version"),
+            ("v1.37.1", &["v1.36.4"][..], "is not one of spec.versions"),
+        ] {
+            let message = error_of(|spec| {
+                spec.default_version = Some(default.into());
+                spec.versions = versions.iter().map(ToString::to_string).collect();
+            });
+            assert!(
+                message.starts_with("spec.defaultVersion: ") && message.contains(expected),
+                "{message}"
+            );
+        }
         let message = error_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));
         assert!(message.starts_with("spec.sync.pods.priority: "), "{message}");
         let message = error_of(|spec| spec.sync.pods.device_variables = vec!["NVIDIA_GDS".into(), "HOME".into()]);

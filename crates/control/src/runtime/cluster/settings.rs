@@ -49,7 +49,7 @@ pub struct ClusterSettings {
 impl Default for ClusterSettings {
     fn default() -> Self {
         Self {
-            versions: vec![berth_api::DEFAULT_VERSION.into()],
+            versions: vec![berth_kubernetes_versions::KUBERNETES_DEFAULT.into()],
             kubernetes_registry: "registry.k8s.io".into(),
             image_digests: BTreeMap::new(),
             syncer_image: format!("ghcr.io/berth-dev/berth-syncer:{}", env!("CARGO_PKG_VERSION")),

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use std::collections::HashSet;
 
 /// A slice of a node with these many devices of 32 attributes each.
 fn slice(node: &str, devices: usize) -> (String, Slice) {
@@ -78,6 +79,27 @@ fn of_one_node_only_so_much_is_kept() {
         slices.put("s0", Some(slice("n1", 128)));
         assert_eq!(slices.of("n1").len(), 1);
     }
+}
+
+#[test]
+fn a_slice_that_had_no_room_has_some_when_others_are_gone() {
+    let slices = Slices::default();
+    for number in 0..=MOST_SLICES {
+        slices.put(&format!("s{number}"), Some(slice("n1", 1)));
+    }
+    slices.put("huge", Some(slice("n1", 5000)));
+    assert!(slices.exceed_limits("n1") && !slices.have_room_again());
+    slices.put("s0", None);
+    assert!(slices.have_room_again());
+    // It is listed again.
+    let last = format!("s{MOST_SLICES}");
+    assert_eq!(nodes(slices.put(&last, Some(slice("n1", 1)))), ["n1"]);
+    assert!(
+        slices.exceed_limits("n1") && !slices.have_room_again(),
+        "one is too large"
+    );
+    slices.put("huge", None);
+    assert!(!slices.exceed_limits("n1"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Whatever happens to a node, in any order.
 
 use super::*;
+use berth_api::RepairSpec;
 use proptest::prelude::*;
 
 /// The label by which the GPU Operator selects nodes for a program that uses GPUs.
@@ -50,8 +51,9 @@ proptest! {
     /// For any events in any order: a free node is clean and empty, and the platform's programs run there; a node is clean when it is reserved for a
     /// tenant, and pods of a tenant run only on its own nodes.
     #[test]
-    fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120)) {
+    fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120), repairs in any::<bool>()) {
         let mut world = World::new();
+        world.pool.repair = repairs.then(RepairSpec::default);
         world.label(DCGM, "true");
         for happening in happenings {
             let before = world.node.clone();
@@ -114,11 +116,7 @@ proptest! {
                         spec.unschedulable = None;
                     }
                 }
-                Happening::NodeReady(ready) => {
-                    let status = if ready { "True" } else { "False" };
-                    let conditions = world.node.status.as_mut().unwrap().conditions.as_mut().unwrap();
-                    conditions[0].status = status.into();
-                }
+                Happening::NodeReady(ready) => world.set_ready(ready),
                 Happening::PeopleRelease => {
                     world.release_from_quarantine();
                 }

@@ -23,7 +23,9 @@ pub fn is_held(cache: &Cache, claim: &Name) -> bool {
     let target = KindId::ResourceClaim.key(claim.clone());
     let references = cache.references();
     references.users_that_are_pods(&target).any(waits)
-        || references.has_left_out(|user| may_name(user, claim) && waits(user))
+        || references
+            .left_out_on_host()
+            .any(|user| may_name(user, claim) && waits(user))
 }
 
 /// Whether an object for whose references there is no room is a pod that may name the claim.
@@ -44,9 +46,9 @@ pub fn find_pods(cache: &Cache, claim: &Name) -> Vec<Key> {
         return Vec::new();
     }
     let mut pods = cache.keys_that_reference(KindId::Pod, &KindId::ResourceClaim.key(claim.clone()));
-    let mut unknown = cache.references().left_out();
-    unknown.retain(|user| may_name(user, claim));
-    pods.append(&mut unknown);
+    let references = cache.references();
+    let unknown = references.left_out_on_host().filter(|user| may_name(user, claim));
+    pods.extend(unknown.cloned());
     pods
 }
 

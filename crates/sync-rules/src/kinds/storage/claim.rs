@@ -40,7 +40,12 @@ const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolumeClaim", "per
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Claims)
-    .watch_tenant(WatchSpec::own(RESOURCE).trimmed(metadata::without_last_applied))
+    .watch_tenant(
+        WatchSpec::own(RESOURCE)
+            .trimmed(metadata::without_last_applied)
+            // Its volume stays in the tenant as long as it names it, and the claim has its data.
+            .keeping_if_cut(&["volumeName"]),
+    )
     .watch_host(HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))
     .with_tenant_rights(&[
         ("persistentvolumeclaims", &["patch"]),

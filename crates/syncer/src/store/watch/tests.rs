@@ -336,6 +336,36 @@ fn names_of_tenants_objects_need_only_their_metadata() {
 }
 
 #[tokio::test]
+async fn of_a_claim_with_too_much_structure_its_volume_is_kept() {
+    let labels: serde_json::Map<String, Value> = (0..100_000).map(|label| (format!("a{label}"), "".into())).collect();
+    let metadata = json!({"name": "data", "namespace": "team", "uid": "t", "resourceVersion": "5", "labels": labels});
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "volumeName": "pv-1"});
+    let claim = object(&json!({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}}));
+    let store = Store::default();
+    let watched = berth_sync_rules::kinds::storage::claim::KIND.tenant.unwrap();
+    changes(watched, &store, Side::Tenant, false, vec![Event::Apply(claim)]).await;
+    let stored = store.get(&Name::new("team", "data")).unwrap();
+    let kept = stored.object();
+    assert!(stored.is_cut && kept.get("status").is_none());
+    assert_eq!(kept["spec"], json!({"volumeName": "pv-1"}));
+}
+
+#[tokio::test]
+async fn a_status_does_not_take_a_pod_off_the_host_that_was_small_enough() {
+    let maps = |number: usize| vec![json!({"type": "a"}); number];
+    for (of_spec, of_status, is_cut) in [(15_000, 5_000, false), (20_000, 0, true), (15_000, 15_000, true)] {
+        let metadata = json!({"name": "train", "namespace": "team", "uid": "t", "resourceVersion": "5"});
+        let pod = json!({"metadata": metadata, "spec": {"containers": [{"name": "main", "env": maps(of_spec)}]},
+            "status": {"conditions": maps(of_status)}});
+        let store = Store::default();
+        let events = vec![Event::Apply(object(&pod))];
+        changes(WatchSpec::own(POD), &store, Side::Tenant, false, events).await;
+        let stored = store.get(&Name::new("team", "train")).unwrap();
+        assert_eq!(stored.is_cut, is_cut, "{of_spec} {of_status}");
+    }
+}
+
+#[tokio::test]
 async fn of_a_tenants_object_with_too_much_structure_the_metadata_is_kept() {
     let pod = |version: &str, variables: usize| {
         let variables = vec![json!({"name": "a"}); variables];

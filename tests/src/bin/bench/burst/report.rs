@@ -1,6 +1,6 @@
 //! The figures of a burst: from the measurements of all rounds to a report.
 
-use super::{Burst, PODS, Queued, TENANTS};
+use super::{Burst, PODS, Queued, TENANTS, Writes};
 use crate::{
     cores::Cores,
     processor::{Group, Owner, Seconds},
@@ -28,7 +28,7 @@ pub(super) struct Figures {
     /// Seconds in the syncers' queues by priority and result, until all pods ran.
     pub(super) queued: Vec<Queued>,
     /// Writes to the host in the whole life of the pods.
-    pub(super) writes: Vec<f64>,
+    pub(super) writes: Vec<Writes>,
 }
 
 /// Processor time per pod in milliseconds, of one side.
@@ -89,8 +89,7 @@ impl Figures {
         report.add(format!("{PODS} pods over {TENANTS} tenants"), through, "s");
         self.add_throughput(&mut report, direct / through, cores);
         self.add_queues(&mut report);
-        let writes = per_pod(percentile(&self.writes, 50.0));
-        report.add("writes to the host in a pod's life", writes, "");
+        self.add_writes(&mut report);
         self.add_processor_time(&mut report, cores);
         report
     }
@@ -114,6 +113,27 @@ impl Figures {
         } else {
             "the bound counts all processes: they share the cores"
         });
+    }
+
+    /// All writes to the host, then each kind of write of which there is at least one for every hundred pods.
+    fn add_writes(&self, report: &mut Report) {
+        let all: Vec<f64> = self.writes.iter().map(|writes| writes.values().sum()).collect();
+        report.add(
+            "writes to the host in a pod's life",
+            per_pod(percentile(&all, 50.0)),
+            "",
+        );
+        let kinds: BTreeSet<&String> = self.writes.iter().flat_map(BTreeMap::keys).collect();
+        for kind in kinds {
+            let each = self
+                .writes
+                .iter()
+                .map(|writes| writes.get(kind).copied().unwrap_or_default());
+            let count = per_pod(percentile(&each.collect::<Vec<_>>(), 50.0));
+            if count >= 0.01 {
+                report.add(format!("writes to the host in a pod's life: {kind}"), count, "");
+            }
+        }
     }
 
     fn add_queues(&self, report: &mut Report) {

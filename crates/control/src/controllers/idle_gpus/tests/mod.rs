@@ -1,6 +1,7 @@
 //! Passes with a host and a Prometheus in memory.
 
 mod evictions;
+mod nodes;
 mod schedules;
 mod steps;
 

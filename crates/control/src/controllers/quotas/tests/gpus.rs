@@ -17,6 +17,8 @@ async fn gpus_of_assigned_nodes_are_reported() {
     fixture.reconcile().await;
     let quota = fixture.status(PROJECT)["quotas"][0].clone();
     assert_eq!((&quota["reserved"], &quota["borrowed"]), (&json!(16), &json!(8)));
+    let summary = json!({"gpus": "16/8", "fullest": "gpus of h100 16/8"});
+    assert_eq!(fixture.status(PROJECT)["quotaSummary"], summary, "columns of kubectl");
     assert_eq!(fixture.reserved(), ["a"], "the planner limits GPUs");
     let within = fixture.condition(PROJECT, "WithinQuota").unwrap();
     assert_eq!(within["status"], "True", "it may borrow");

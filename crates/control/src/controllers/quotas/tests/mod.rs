@@ -67,7 +67,7 @@ impl Fixture {
 
     fn add_tenant(&self, name: &str, namespace: &str, second: u32, status: &Value) {
         let spec = TenantClusterSpec {
-            version: VERSION.into(),
+            version: Some(VERSION.into()),
             ..TenantClusterSpec::default()
         };
         let mut cluster = serde_json::to_value(TenantCluster::new(name, spec)).unwrap();

@@ -20,7 +20,8 @@ pub(super) async fn has_rolled_out(
     components: &[Component],
 ) -> Result<bool, ReconcileError> {
     let status = tenant.cluster.status.as_ref();
-    let is_upgraded = status.is_some_and(|status| status.upgrading_to.is_some());
+    // The first version follows no other.
+    let is_upgraded = status.is_some_and(|status| status.version.is_some() && status.upgrading_to.is_some());
     let api_server = components.iter().find(|component| component.name == API_SERVER);
     let Some(api_server) = api_server.filter(|_| is_upgraded) else {
         return Ok(false);

@@ -86,7 +86,7 @@ fn find_forbidden_by_class(
     if settings.class.is_none() {
         return;
     }
-    if !spec.versions.is_empty() && !spec.versions.contains(&settings.version) {
+    if !spec.allows_version(&settings.version) {
         let message = format!(
             "TenantClass {name} no longer allows Kubernetes {}; set spec.version to one of {}. Berth never changes the version itself",
             settings.version,

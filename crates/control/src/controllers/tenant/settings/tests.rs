@@ -4,6 +4,14 @@ use berth_api::{
 };
 use serde_json::{Value, json};
 
+/// The settings on a host that offers two versions and blocks no network.
+fn resolve(
+    cluster: &TenantCluster,
+    classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
+) -> Result<Settings, ConditionUpdate> {
+    super::resolve(cluster, classes, &["v1.37.1", "v1.36.4"].map(String::from), &[])
+}
+
 fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
     let spec = TenantClusterSpec {
         class_name: class.map(Into::into),
@@ -32,16 +40,16 @@ fn with(names: &'static [&str]) -> impl Fn(&str) -> Option<Arc<TenantClass>> {
 
 #[test]
 fn a_tenant_without_class_has_the_default_one_or_berths_defaults() {
-    let none = resolve(&cluster(None, None), with(&["gold"]), &[]).unwrap();
+    let none = resolve(&cluster(None, None), with(&["gold"])).unwrap();
     assert_eq!((none.class.as_deref(), none.class_name()), (None, "default"));
     assert_eq!(
         (none.sync, none.scheduling),
         (SyncPolicy::default(), SchedulingMode::Host)
     );
-    let default = resolve(&cluster(None, None), with(&["default", "gold"]), &[]).unwrap();
+    let default = resolve(&cluster(None, None), with(&["default", "gold"])).unwrap();
     assert_eq!(default.class.as_deref(), Some("default"));
     assert_eq!(default.sync.storage.classes, ["default"]);
-    let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"]), &[]).unwrap();
+    let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"])).unwrap();
     assert_eq!((gold.class_name(), gold.scheduling), ("gold", SchedulingMode::Tenant));
 }
 
@@ -54,7 +62,7 @@ fn host_names_are_those_of_the_tenant() {
         class.spec.sync.ingress.hostnames = vec!["*.{tenant}.{namespace}.example.com".into(), "app.example.com".into()];
         Some(Arc::new(class))
     };
-    let settings = resolve(&cluster, templates, &[]).unwrap();
+    let settings = resolve(&cluster, templates).unwrap();
     let expanded = ["*.a.team-a.example.com", "app.example.com"];
     assert_eq!(settings.sync.ingress.hostnames, expanded);
     let annotations = policy_annotations::annotations(&settings.sync, settings.class_name(), None);
@@ -66,14 +74,14 @@ fn the_scheduling_mode_of_the_tenant_wins() {
     let mut cluster = cluster(Some("gold"), None);
     cluster.spec.scheduling_mode = Some(SchedulingMode::Host);
     assert_eq!(
-        resolve(&cluster, with(&["gold"]), &[]).unwrap().scheduling,
+        resolve(&cluster, with(&["gold"])).unwrap().scheduling,
         SchedulingMode::Host
     );
 }
 
 #[test]
 fn an_unknown_class_is_rejected_and_a_deleted_one_is_not_replaced() {
-    let rejection = resolve(&cluster(Some("gold"), None), with(&["default"]), &[]).unwrap_err();
+    let rejection = resolve(&cluster(Some("gold"), None), with(&["default"])).unwrap_err();
     assert_eq!(rejection.reason, "UnknownClass");
     assert!(
         rejection.message.contains("no TenantClass \"gold\""),
@@ -81,7 +89,7 @@ fn an_unknown_class_is_rejected_and_a_deleted_one_is_not_replaced() {
         rejection.message
     );
     for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
-        let rejection = resolve(&gone, with(&[]), &[]).unwrap_err();
+        let rejection = resolve(&gone, with(&[])).unwrap_err();
         assert!(
             rejection.message.contains("the tenant keeps its rules"),
             "{}",
@@ -91,19 +99,35 @@ fn an_unknown_class_is_rejected_and_a_deleted_one_is_not_replaced() {
 }
 
 #[test]
-fn a_class_limits_versions() {
-    let limited = |_: &str| {
-        let mut class = class("gold").as_ref().clone();
-        class.spec.versions = vec!["v1.36.4".into()];
-        Some(Arc::new(class))
+fn a_class_limits_versions_and_gives_one_to_tenants_that_name_none() {
+    let with = |default: Option<&'static str>, versions: &'static [&str]| {
+        move |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.default_version = default.map(Into::into);
+            class.spec.versions = versions.iter().map(ToString::to_string).collect();
+            Some(Arc::new(class))
+        }
     };
-    let rejection = resolve(&cluster(Some("gold"), None), limited, &[]).unwrap_err();
+    let silent = cluster(Some("gold"), None);
+    let version = |default: Option<&'static str>, versions: &'static [&str]| {
+        resolve(&silent, with(default, versions)).unwrap().version
+    };
+    assert_eq!(version(None, &[]), "v1.37.1");
+    assert_eq!(version(None, &["v1.36.4"]), "v1.36.4");
+    assert_eq!(version(Some("v1.36.4"), &["v1.37.1", "v1.36.4"]), "v1.36.4");
+    assert_eq!(resolve(&cluster(None, None), |_| None).unwrap().version, "v1.37.1");
+
+    let mut newer = silent.clone();
+    newer.spec.version = Some("v1.37.1".into());
+    let rejection = resolve(&newer, with(None, &["v1.36.4"])).unwrap_err();
     assert_eq!(rejection.reason, "VersionNotAllowed");
     assert!(
         rejection.message.ends_with("set spec.version to one of v1.36.4"),
         "{}",
         rejection.message
     );
+    let rejection = resolve(&silent, with(Some("v1.37.1"), &["v1.36.4"])).unwrap_err();
+    assert_eq!(rejection.reason, "InvalidClass");
 }
 
 #[test]
@@ -130,21 +154,16 @@ fn a_class_limits_endpoints() {
     };
     let balanced = with(ControlPlaneServiceType::LoadBalancer, Some("example.com/pool"));
     assert_eq!(
-        resolve(&balanced, limited, &[]).unwrap().endpoint.kind,
+        resolve(&balanced, limited).unwrap().endpoint.kind,
         ControlPlaneServiceType::LoadBalancer
     );
-    let rejection = resolve(&with(ControlPlaneServiceType::NodePort, None), limited, &[]).unwrap_err();
+    let rejection = resolve(&with(ControlPlaneServiceType::NodePort, None), limited).unwrap_err();
     assert!(
         rejection.message.ends_with("to one of LoadBalancer"),
         "{}",
         rejection.message
     );
-    let rejection = resolve(
-        &with(ControlPlaneServiceType::LoadBalancer, Some("other/key")),
-        limited,
-        &[],
-    )
-    .unwrap_err();
+    let rejection = resolve(&with(ControlPlaneServiceType::LoadBalancer, Some("other/key")), limited).unwrap_err();
     assert!(
         rejection.message.contains("annotation other/key"),
         "{}",
@@ -152,10 +171,7 @@ fn a_class_limits_endpoints() {
     );
     let mut unclassed = balanced;
     unclassed.spec.class_name = None;
-    assert_eq!(
-        resolve(&unclassed, |_| None, &[]).unwrap_err().reason,
-        "EndpointNotAllowed"
-    );
+    assert_eq!(resolve(&unclassed, |_| None).unwrap_err().reason, "EndpointNotAllowed");
 }
 
 #[test]
@@ -183,22 +199,22 @@ fn a_class_limits_shared_pools_and_only_the_host_schedules_pods_there() {
         }
     };
     for pools in [&["*"][..], &["other", "cpu"]] {
-        let shared = resolve(&asking(SchedulingMode::Host), listing(pools), &[])
+        let shared = resolve(&asking(SchedulingMode::Host), listing(pools))
             .unwrap()
             .sync
             .shared_nodes;
         assert_eq!((shared.pools, shared.user_namespaces), (vec!["cpu".to_owned()], true));
     }
-    let rejection = resolve(&asking(SchedulingMode::Host), listing(&["other"]), &[]).unwrap_err();
+    let rejection = resolve(&asking(SchedulingMode::Host), listing(&["other"])).unwrap_err();
     assert!(rejection.message.contains("shared pool cpu"), "{}", rejection.message);
-    let rejection = resolve(&asking(SchedulingMode::Tenant), listing(&["*"]), &[]).unwrap_err();
+    let rejection = resolve(&asking(SchedulingMode::Tenant), listing(&["*"])).unwrap_err();
     assert!(
         rejection.message.contains("spec.schedulingMode to Host"),
         "{}",
         rejection.message
     );
     // A tenant without such a group has none, whatever the class lists.
-    let none = resolve(&cluster(Some("gold"), None), listing(&["*"]), &[]).unwrap();
+    let none = resolve(&cluster(Some("gold"), None), listing(&["*"])).unwrap();
     assert!(none.sync.shared_nodes.pools.is_empty());
 }
 
@@ -207,7 +223,7 @@ fn a_class_limits_routes() {
     let mut cluster = cluster(Some("gold"), None);
     let rules = r#"{"allow": [{"cidr": "10.20.0.0/16"}]}"#;
     cluster.spec.network.egress = serde_json::from_str(rules).unwrap();
-    let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+    let rejection = resolve(&cluster, with(&["gold"])).unwrap_err();
     assert_eq!(rejection.reason, "NetworkNotAllowed");
     assert!(
         rejection.message.starts_with("spec.network.egress.allow[0]: "),
@@ -219,7 +235,7 @@ fn a_class_limits_routes() {
         class.spec.network.egress.allowed_cidrs = vec!["10.0.0.0/8".into()];
         Some(Arc::new(class))
     };
-    assert_eq!(resolve(&cluster, open, &[]).unwrap().network.egress.len(), 1);
+    assert_eq!(resolve(&cluster, open).unwrap().network.egress.len(), 1);
 }
 
 #[test]
@@ -238,17 +254,17 @@ fn a_class_decides_who_is_registered_in_argo_cd() {
         }
     };
     let own = r#"{"argoCD": {"registration": "OnRequest", "projects": ["{namespace}"]}}"#;
-    let settings = resolve(&asking(r#"{"argoCD": {}}"#), offering(own), &[]).unwrap();
+    let settings = resolve(&asking(r#"{"argoCD": {}}"#), offering(own)).unwrap();
     assert_eq!(settings.argo_cd.unwrap().project.as_deref(), Some("team-a"));
     let foreign = asking(r#"{"argoCD": {"project": "team-b"}}"#);
-    let rejection = resolve(&foreign, offering(own), &[]).unwrap_err();
+    let rejection = resolve(&foreign, offering(own)).unwrap_err();
     assert_eq!((rejection.kind, rejection.reason), (ACCEPTED, ARGO_CD_NOT_ALLOWED));
-    let rejection = resolve(&asking(r#"{"argoCD": {}}"#), with(&["gold"]), &[]).unwrap_err();
+    let rejection = resolve(&asking(r#"{"argoCD": {}}"#), with(&["gold"])).unwrap_err();
     assert_eq!(rejection.reason, ARGO_CD_NOT_ALLOWED);
-    assert_eq!(resolve(&asking("{}"), offering(own), &[]).unwrap().argo_cd, None);
+    assert_eq!(resolve(&asking("{}"), offering(own)).unwrap().argo_cd, None);
 
     // A tenant whose spec is not accepted keeps what it has, and a class that registers all registers it.
-    let accepted = resolve(&asking("{}"), offering(own), &[]).unwrap();
+    let accepted = resolve(&asking("{}"), offering(own)).unwrap();
     let rules = r#"{"argoCD": {"registration": "Always", "projects": ["shared"], "server": "Gateway"}}"#;
     assert_eq!(accepted.argo_cd_server, ArgoCdServer::Service);
     let always = offering(rules)("gold").unwrap();
@@ -276,7 +292,7 @@ fn a_registration_goes_with_the_request_also_of_a_spec_that_is_not_accepted() {
     let (on_request, always) = (offering("OnRequest"), offering("Always"));
     let accepted = |cluster: &TenantCluster, class: &Arc<TenantClass>| {
         let class = Arc::clone(class);
-        resolve(cluster, move |_| Some(Arc::clone(&class)), &[]).unwrap()
+        resolve(cluster, move |_| Some(Arc::clone(&class))).unwrap()
     };
     let is_kept = |accepted: &Settings, cluster: &TenantCluster, rules: Option<&TenantClassSpec>| {
         without_removed(accepted.clone(), cluster, rules).argo_cd.is_some()
@@ -306,7 +322,7 @@ fn a_class_that_contradicts_itself_is_not_used() {
         class.spec.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
         Some(Arc::new(class))
     };
-    let rejection = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
+    let rejection = resolve(&cluster(Some("gold"), None), broken).unwrap_err();
     assert_eq!(rejection.reason, "InvalidClass");
     assert!(rejection.message.contains("blockedCIDRs"), "{}", rejection.message);
 }
@@ -317,7 +333,7 @@ fn a_class_limits_issuers() {
     let rules = r#"{"jwt": [{"issuer": {"url": "https://id.example.com", "audiences": ["a"]},
         "claimMappings": {"username": {"claim": "sub", "prefix": ""}}}]}"#;
     cluster.spec.authentication = serde_json::from_str(rules).unwrap();
-    let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+    let rejection = resolve(&cluster, with(&["gold"])).unwrap_err();
     assert_eq!(rejection.reason, AUTHENTICATION_NOT_ALLOWED);
     assert!(
         rejection.message.starts_with("spec.authentication.jwt[0].issuer: "),
@@ -329,7 +345,7 @@ fn a_class_limits_issuers() {
         class.spec.authentication.allowed_issuers = vec!["https://id.example.com".into()];
         Some(Arc::new(class))
     };
-    let settings = resolve(&cluster, open, &[]).unwrap();
+    let settings = resolve(&cluster, open).unwrap();
     assert!(!settings.authentication.from_class);
     // The class changes while the spec cannot be carried out: what the tenant set stays, until it is withdrawn.
     let held = under_rules(settings, &cluster, &class("gold").spec);
@@ -350,7 +366,7 @@ fn a_spec_that_is_not_accepted_takes_people_away_and_adds_none() {
     };
     let (a, b) = (jwt("https://a.auth.svc"), jwt("https://b.auth.svc"));
     set(&mut cluster, json!([a, b]), &["ada", "eve"]);
-    let accepted = resolve(&cluster, with(&["gold"]), &[]).unwrap();
+    let accepted = resolve(&cluster, with(&["gold"])).unwrap();
     set(&mut cluster, json!([b, jwt("https://c.auth.svc")]), &["ada", "mallory"]);
     let held = [
         under_rules(accepted.clone(), &cluster, &class("gold").spec),
@@ -373,7 +389,7 @@ fn a_class_limits_how_long_tokens_are_valid() {
         class.spec.authentication.service_account_max_token_expiration = Some("48h".into());
         Some(Arc::new(class))
     };
-    let settings = resolve(&cluster, longer, &[]).unwrap();
+    let settings = resolve(&cluster, longer).unwrap();
     assert_eq!(settings.max_token_seconds, 48 * 3600);
     // It holds for tenants whose spec is not accepted, and for those that an earlier version recorded.
     let held = under_rules(settings.clone(), &cluster, &class("gold").spec);

@@ -180,7 +180,7 @@ impl Fixture {
 
 fn insert_host_objects(host: &ScriptedApi, id: &TenantId) {
     let spec = TenantClusterSpec {
-        version: VERSION.into(),
+        version: Some(VERSION.into()),
         node_groups: vec![NodeGroup::private("train", "h100", 1)],
         ..TenantClusterSpec::default()
     };

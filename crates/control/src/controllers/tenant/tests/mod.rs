@@ -4,6 +4,7 @@
 mod argo_cd;
 mod bootstrapping;
 mod databases;
+mod default_version;
 mod deletion;
 mod expiration;
 mod failures;

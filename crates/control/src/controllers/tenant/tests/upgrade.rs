@@ -29,7 +29,7 @@ pub(super) fn request(fixture: &Fixture, version: &str) {
     fixture.change_tenant(|cluster| cluster["spec"]["version"] = version.into());
 }
 
-async fn reconcile_often(fixture: &mut Fixture) {
+pub(super) async fn reconcile_often(fixture: &mut Fixture) {
     for _ in 0..MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
     }
@@ -52,7 +52,7 @@ pub(super) fn accepted(fixture: &Fixture) -> String {
     settings["version"].as_str().unwrap().to_owned()
 }
 
-fn reason(fixture: &Fixture) -> Value {
+pub(super) fn reason(fixture: &Fixture) -> Value {
     fixture.condition("Accepted").unwrap()["reason"].clone()
 }
 

@@ -14,10 +14,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+pub(super) const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const POOL: &str = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
 
-fn set_class(fixture: &Fixture, spec: &Value) {
+pub(super) fn set_class(fixture: &Fixture, spec: &Value) {
     let metadata = json!({"name": "gold", "uid": "gold"});
     let class = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": metadata, "spec": spec,

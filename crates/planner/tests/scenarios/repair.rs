@@ -1,0 +1,219 @@
+//! Nodes that are not Ready, in a pool that repairs its nodes: which of them their groups lose, and what they get.
+
+use super::advance;
+use super::support::{NOW, describe, read_fleet};
+use berth_planner::{ActionKind, ActionReason, NodeState, Plan, WaitReason, plan};
+
+/// A group of three nodes, of which one is not Ready for eleven minutes, and a free node.
+const BROKEN: &str = "
+    pool h100 gpus=8 repair=600:1
+    tenant a
+    group a/private h100 3..3
+    node n1..n2 a/private used=8 age=3600
+    node n3 a/private used=8 age=3600 not-ready=660
+    node n4 free
+";
+
+/// The nodes of these actions that are taken as not Ready.
+fn repaired(made: &Plan) -> Vec<&str> {
+    let actions = { made.actions.iter() }.filter(|action| matches!(action.reason, ActionReason::NotReady { .. }));
+    actions.map(|action| action.node.as_str()).collect()
+}
+
+/// The nodes that are taken as not Ready and those that are reserved, by the plan for a fleet. Nothing is left to do after it.
+fn changed_in(text: &str) -> (Vec<String>, Vec<String>) {
+    let mut fleet = read_fleet(text);
+    let made = advance(&mut fleet);
+    let again = plan(&fleet);
+    assert_eq!(again.actions, [], "{}then\n{}", describe(&made), describe(&again));
+    let is_reserved = |kind: &ActionKind| matches!(kind, ActionKind::Reserve { .. });
+    let reserved = made.actions.iter().filter(|action| is_reserved(&action.kind));
+    let reserved = reserved.map(|action| action.node.clone()).collect();
+    (repaired(&made).into_iter().map(ToOwned::to_owned).collect(), reserved)
+}
+
+/// The same as text.
+fn change_in(text: &str) -> String {
+    let (repaired, reserved) = changed_in(text);
+    format!("-{} +{}", repaired.join(","), reserved.join(","))
+}
+
+#[test]
+fn a_group_gets_another_node_for_one_that_is_not_ready_for_too_long() {
+    let made = plan(&read_fleet(BROKEN));
+    assert_eq!(change_in(BROKEN), "-n3 +n4");
+    let action = made.actions.iter().find(|action| action.node == "n3").unwrap();
+    assert_eq!(action.kind, ActionKind::Release { drain_at: NOW }, "at once");
+    assert_eq!(action.reason.to_string(), "not Ready for 11 min");
+    assert_eq!(made.node_groups["a"]["private"].held, 3, "{}", describe(&made));
+}
+
+#[test]
+fn a_node_stays_until_its_time_is_over() {
+    let text = BROKEN.replace("not-ready=660", "not-ready=540");
+    let made = plan(&read_fleet(&text));
+    assert_eq!(change_in(&text), "- +");
+    assert_eq!(made.replan_at, Some(NOW + 60));
+    assert_eq!(change_in(&BROKEN.replace("not-ready=660", "")), "- +", "it came back");
+}
+
+#[test]
+fn a_pool_that_does_not_say_so_repairs_no_node() {
+    assert_eq!(change_in(&BROKEN.replace("repair=600:1", "")), "- +");
+    assert!(
+        plan(&read_fleet(&BROKEN.replace("repair=600:1", "")))
+            .pool_health
+            .is_empty()
+    );
+    assert_eq!(change_in(&BROKEN.replace("repair=600:1", "repair=600:0")), "- +");
+}
+
+#[test]
+fn no_node_is_taken_while_too_many_are_not_ready() {
+    for other in ["unavailable", "recycling", "draining=a", "a/private used=8 age=60"] {
+        let text = format!("{BROKEN}\nnode n5 {other} not-ready=1").replace("3..3", "3..4");
+        let made = plan(&read_fleet(&text));
+        assert_eq!(repaired(&made), [""; 0], "{other}: {}", describe(&made));
+        let health = made.pool_health["h100"];
+        assert!(!health.allows_repair() && health.not_ready == 2, "{health:?}");
+        assert_eq!(
+            repaired(&plan(&read_fleet(&text.replace("600:1", "600:2")))),
+            ["n3"],
+            "{other}"
+        );
+    }
+    let new = format!("{BROKEN}\nnode n5 starting not-ready=1");
+    assert_eq!(change_in(&new), "-n3 +n4", "a new node is no outage");
+}
+
+#[test]
+fn a_node_that_people_cordoned_stays() {
+    let text = BROKEN.replace("not-ready=660", "not-ready=660 maintained");
+    assert_eq!(change_in(&text), "- +");
+    assert_eq!(plan(&read_fleet(&text)).pool_health["h100"].not_ready, 1);
+}
+
+#[test]
+fn a_node_of_a_minimum_stays_while_nothing_can_take_its_place() {
+    let none = BROKEN.replace("node n4 free", "");
+    assert_eq!(change_in(&none), "- +");
+    assert_eq!(plan(&read_fleet(&none)).pool_health["h100"].without_replacement, 1);
+    assert_eq!(
+        change_in(&none.replace("gpus=8", "gpus=8 scaled")),
+        "-n3 +",
+        "an autoscaler adds one"
+    );
+    assert_eq!(
+        change_in(&none.replace("gpus=8", "gpus=8 max-nodes=3")),
+        "- +",
+        "the pool is full"
+    );
+    let two = none
+        .replace("600:1", "600:2")
+        .replace("node n1..n2", "node n4 free\nnode n1");
+    let two = format!("{two}\nnode n2 a/private used=8 age=3600 not-ready=661");
+    assert_eq!(change_in(&two), "-n2 +n4", "the one first that is not Ready for longer");
+}
+
+#[test]
+fn a_node_beyond_the_minimum_goes_without_another_one() {
+    let text = "
+        pool h100 gpus=8 idle=300 repair=600:1
+        tenant a
+        group a/g h100 0..2
+        node n1 a/g used=8 age=3600
+        node n2 a/g used=8 age=3600 not-ready=660
+    ";
+    assert_eq!(change_in(text), "-n2 +");
+    let waits = format!("{text}\ndemand a/g job 1x8 since=5\nnode n3 free");
+    assert_eq!(
+        change_in(&waits),
+        "-n2 +n3",
+        "it counts for the maximum of its group no more"
+    );
+}
+
+#[test]
+fn a_node_that_leaves_its_tenant_leaves_at_once() {
+    let text = "
+        pool h100 gpus=8 grace=300 repair=600:1
+        tenant a
+        group a/g h100 1..2
+        node n1 a/g used=8 age=3600
+        node n2 a/g used=8 age=3600 cordoned=200 not-ready=660
+    ";
+    assert_eq!(change_in(text), "-n2 +");
+    let needed = text.replace("1..2", "2..2").replace("node n1", "node n3 free\nnode n1");
+    assert_eq!(change_in(&needed), "-n2 +n3", "its release is not cancelled");
+}
+
+#[test]
+fn a_quota_counts_the_node_until_its_pods_have_ended() {
+    let text = BROKEN.replace("tenant a", "quota team limit=24\ntenant a quota=team");
+    let mut fleet = read_fleet(&text);
+    let made = advance(&mut fleet);
+    assert_eq!(repaired(&made), ["n3"]);
+    assert_eq!(made.actions.len(), 1, "{}", describe(&made));
+    let waits = &made.node_groups["a"]["private"].waits;
+    assert!(
+        matches!(waits[0].reason, WaitReason::QuotaLimit { draining: 8, .. }),
+        "{waits:?}"
+    );
+    // The snapshot says so when no pod of the tenant can be there any more, as far as the host knows.
+    let broken = fleet.nodes.iter_mut().find(|node| node.name == "n3").unwrap();
+    broken.state = NodeState::Unavailable {
+        reason: "it is not Ready".into(),
+    };
+    let made = advance(&mut fleet);
+    let reserved: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
+    assert_eq!(reserved, ["n4"], "{}", describe(&made));
+}
+
+#[test]
+fn a_node_stays_if_quotas_allow_no_other_one() {
+    let limits = [
+        "quota team limit=16\ntenant a quota=team",
+        "quota team parent=missing\ntenant a quota=team",
+    ];
+    for quota in limits {
+        let made = plan(&read_fleet(&BROKEN.replace("tenant a", quota)));
+        let over_limit = made.actions.iter().filter(|action| action.node == "n3");
+        assert_eq!(repaired(&made), [""; 0], "{quota}: {}", describe(&made));
+        assert!(over_limit.count() <= 1);
+    }
+    let not_lent = "quota other nominal=8 lending=0\nquota team\ntenant a quota=team";
+    assert_eq!(change_in(&BROKEN.replace("tenant a", not_lent)), "- +");
+}
+
+#[test]
+fn nobody_waits_for_a_node_that_is_not_ready() {
+    let text = "
+        pool h100 gpus=8 repair=600:3
+        tenant a
+        group a/g h100 0..2
+        demand a/g job 1x8 since=5
+        node n1 draining=a not-ready=660
+        node n2 recycling not-ready=660
+    ";
+    let made = plan(&read_fleet(text));
+    let waits = &made.node_groups["a"]["g"].waits;
+    assert!(
+        matches!(&waits[0].reason, WaitReason::NoFreeNodes(capacity) if capacity.recycling == 0),
+        "{waits:?}"
+    );
+    let made = plan(&read_fleet(&text.replace("not-ready=660", "")));
+    let waits = &made.node_groups["a"]["g"].waits;
+    assert!(matches!(waits[0].reason, WaitReason::NodesComing(_)), "{waits:?}");
+}
+
+#[test]
+fn reservations_do_not_wait_for_a_node_that_is_lost() {
+    let text = BROKEN.replace(
+        "node n1..n2 a/private used=8 age=3600",
+        "node n1 a/private used=8 age=3600\nnode n2 a/private reserved=3",
+    );
+    let mut fleet = read_fleet(&text.replace("node n4 free", "node n4 free\nnode n5 free"));
+    let made = advance(&mut fleet);
+    assert_eq!(repaired(&made), ["n3"], "{}", describe(&made));
+    assert_eq!(plan(&fleet).actions, [], "{}", describe(&made));
+}
