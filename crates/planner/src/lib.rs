@@ -45,6 +45,7 @@ mod serve_pods;
 mod several_pools_tests;
 mod stage;
 mod starvation;
+mod staying;
 mod tree;
 mod unused;
 mod unused_nodes;
