@@ -4,6 +4,7 @@ use crate::available::AvailableNodes;
 use crate::first_gang::FirstGang;
 use crate::incoming::Incoming;
 use crate::load::Load;
+use crate::shared_pauses::SharedPauses;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
 use crate::view::View;
@@ -132,6 +133,8 @@ pub(crate) struct PlanningPass<'a> {
     pub unused: HashMap<usize, UnusedNodes>,
     /// The quota of each tenant that shares its pauses with the others of this quota.
     pub sharing: HashMap<usize, &'a str>,
+    /// The pauses of these tenants, by quota.
+    pub shared_pauses: HashMap<&'a str, SharedPauses>,
     /// Idle nodes that only pods keep which use none of their devices. No request counts on them.
     pub kept_by_pods: BTreeSet<usize>,
     /// Nodes whose request also waits for a node that is not ready, or not free yet.
@@ -173,6 +176,7 @@ impl<'a> PlanningPass<'a> {
             victims: None,
             unused: HashMap::new(),
             sharing: HashMap::new(),
+            shared_pauses: HashMap::new(),
             kept_by_pods: BTreeSet::new(),
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
