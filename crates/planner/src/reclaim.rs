@@ -53,6 +53,13 @@ impl<'a> PlanningPass<'a> {
         self.victims = Some(victims);
     }
 
+    /// Counts the nodes that may be reclaimed for somebody, those included that were released since they were listed.
+    pub fn count_victims(&mut self) -> usize {
+        self.list_victims();
+        let victims = self.victims.as_ref();
+        victims.map_or(0, |victims| victims.of_group.iter().map(Vec::len).sum())
+    }
+
     /// `next`: the earliest time at which a node may be reclaimed that may not be reclaimed now.
     fn list_victims_of(&self, group: usize, next: &mut Option<Seconds>) -> Vec<usize> {
         let (of, mut list) = (&self.view.node_groups[group], Vec::new());
