@@ -1,6 +1,6 @@
 //! What a plan says of tenants and pools, for their status.
 
-use super::{NodesContext, requested::UnavailableNodes};
+use super::{NodesContext, gone_tenants, requested::UnavailableNodes};
 use crate::key::Key;
 use berth_planner::{Fleet, NodeState, Plan, UnusedNodesByTenant, remember_unused_nodes};
 use kube::ResourceExt;
@@ -25,6 +25,8 @@ pub fn update_unused_nodes(
 ) {
     let mut unused = remember_unused_nodes(fleet, plan, kept);
     restore(&mut unused, fleet, without_turn);
+    let in_shared_pause = gone_tenants::list_in_shared_pause(fleet, &unused);
+    context.tenants.set_in_shared_pause(in_shared_pause);
     reconcile_tenants(context, &context.tenants.set_unused_nodes(unused));
 }
 
