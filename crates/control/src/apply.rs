@@ -198,7 +198,7 @@ where
 ///
 /// # Errors
 /// The API server refuses or does not answer.
-pub async fn delete_all<K>(client: &Client, api: &Api<K>) -> kube::Result<()> {
+pub async fn delete_all<K: Resource>(client: &Client, api: &Api<K>) -> kube::Result<()> {
     let request = Request::new(api.resource_url());
     let request = request.delete_collection(&DeleteParams::default(), &ListParams::default());
     let request = request.map_err(kube::Error::BuildRequest)?;

@@ -29,6 +29,8 @@ enum Case {
     Unused,
     /// All nodes are idle minimums of half of the tenants. The others lack nodes, and an autoscaler extends the pool.
     Minimums,
+    /// All nodes are taken by half of the tenants, which are in a pause. The others lack nodes, and share these pauses.
+    Paused,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         (Case::Reclaimed, "reclaimed"),
         (Case::Unused, "unused"),
         (Case::Minimums, "minimums"),
+        (Case::Paused, "paused"),
     ] {
         print_line(name);
         let mut before: Option<(usize, f64)> = None;
@@ -124,6 +127,7 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
                 name: format!("class-{at}"),
                 weight: 1 + u32::try_from(at % 3).unwrap_or(0),
                 nominal_quota: [("h100".to_string(), nominal)].into(),
+                shares_pauses: matches!(case, Case::Paused),
                 ..Quota::default()
             })
             .collect(),
@@ -152,7 +156,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
             }
             number => (owner(at * TENANTS / nodes), number == 2),
         },
-        Case::Reclaimed => (owner(at * TENANTS / nodes / 2), false),
+        Case::Reclaimed | Case::Paused => (owner(at * TENANTS / nodes / 2), false),
         Case::Unused => (owner(at * TENANTS / nodes / 2), at.is_multiple_of(16)),
         Case::Minimums => (owner(at * TENANTS / nodes / 2), true),
     };
@@ -170,7 +174,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         used: match case {
             _ if idle => Amounts::new(),
             // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
-            Case::Reclaimed | Case::Unused => gpus(8),
+            Case::Reclaimed | Case::Unused | Case::Paused => gpus(8),
             Case::AllAsk | Case::Busy | Case::Minimums => gpus(6),
         },
         pods: u32::from(!idle),
@@ -178,6 +182,19 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         state,
         ..Node::default()
     }
+}
+
+/// What is known of nodes that a tenant did not use.
+fn paused(case: Case, tenant: usize) -> BTreeMap<String, UnusedNodes> {
+    let paused = UnusedNodes {
+        began_at: NOW - 60,
+        released_at: NOW - 60,
+        nodes: 8,
+        times: 3,
+        kept_since: None,
+    };
+    let is_paused = matches!(case, Case::Paused) && tenant < TENANTS / 2;
+    is_paused.then(|| ("h100".to_string(), paused)).into_iter().collect()
 }
 
 fn tenant(case: Case, at: usize, each: u32) -> Tenant {
@@ -213,7 +230,7 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
             )
         }
         Case::Minimums if at < TENANTS / 2 => (Vec::new(), BTreeMap::new()),
-        _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], BTreeMap::new()),
+        _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], paused(case, at)),
     };
     Tenant {
         uid: format!("uid-{at}"),

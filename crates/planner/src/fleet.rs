@@ -163,6 +163,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether pods run there for which its tenant needs it: they use its devices, or keep it without using them.
+    pub(crate) fn has_users(&self) -> bool {
+        self.idle_since.is_none() || self.kept_by_pods
+    }
+
     /// The node group that it is assigned to or reserved for.
     pub fn owner(&self) -> Option<&Owner> {
         match &self.state {

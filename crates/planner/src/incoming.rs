@@ -47,6 +47,11 @@ impl Incoming {
         self.known.is_empty()
     }
 
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
     /// Whether a node is among them.
     pub fn contains(&self, node: usize) -> bool {
         self.known.contains_key(&node)

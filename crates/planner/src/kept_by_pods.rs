@@ -4,7 +4,8 @@ use crate::pass::{Decision, PlanningPass};
 
 impl PlanningPass<'_> {
     /// Keeps idle nodes for pods that select them and use none of their devices: released as idle, they would come again for the same pods.
-    /// From here on they are nodes that pods keep without using them, which go to others that lack them.
+    /// From here on they are nodes that pods keep without using them, which go to others that lack them. Others reclaim them as if they were
+    /// in use.
     pub fn keep_nodes_of_other_pods(&mut self) {
         for at in 0..self.view.nodes.len() {
             let node = &self.view.nodes[at];

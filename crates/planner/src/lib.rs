@@ -46,8 +46,10 @@ mod serve_gang;
 mod serve_pods;
 #[cfg(test)]
 mod several_pools_tests;
+mod shared_pauses;
 mod stage;
 mod starvation;
+mod staying;
 mod tree;
 mod unused;
 mod unused_nodes;

@@ -11,8 +11,9 @@ use std::ops::Range;
 impl PlanningPass<'_> {
     /// Reserves the nodes that groups lack of their minimums, as far as they are within a nominal quota at this depth of the tree or
     /// deeper; without a depth all that are left. A minimum that cannot be met keeps nodes from requests that are served later, but not
-    /// from other minimums of the step.
-    pub fn fill_minimums(&mut self, depth: Option<usize>) {
+    /// from other minimums of the step. Returns the groups of tenants, by tenant, that are not met and do not wait yet: at a depth, those that
+    /// cannot be met now wait after all that is within nominal quotas.
+    pub fn fill_minimums(&mut self, depth: Option<usize>) -> Vec<Range<usize>> {
         let mut unmet = Vec::new();
         let mut from = 0;
         while from < self.view.node_groups.len() {
@@ -29,21 +30,25 @@ impl PlanningPass<'_> {
             }
         }
         // Nodes on their way go first to those that get all that they lack, as free nodes do. Otherwise one that cannot be met takes what
-        // was reclaimed for another, for which more is reclaimed then.
-        let (mut later, is_single) = (Vec::new(), unmet.len() == 1);
+        // was reclaimed for another, minimum or request, for which more is reclaimed then.
+        let is_in_order = depth.is_none() || self.view.pool.reclaim == Reclaim::Never;
+        let (mut later, is_next) = (Vec::new(), unmet.len() == 1 && is_in_order);
         for of_tenant in unmet {
-            if is_single || self.can_be_met(&of_tenant, depth) {
+            if is_next || self.can_be_met(&of_tenant, depth) {
                 self.wait_for_minimums(&of_tenant, depth);
             } else {
                 later.push(of_tenant);
             }
         }
-        for of_tenant in later {
-            self.wait_for_minimums(&of_tenant, depth);
+        if is_in_order {
+            for of_tenant in later.drain(..) {
+                self.wait_for_minimums(&of_tenant, depth);
+            }
         }
         for group in 0..self.groups.len() {
             self.groups[group].missing = self.groups[group].missing.min(self.count_missing(group));
         }
+        later
     }
 
     fn count_missing(&self, group: usize) -> u32 {
@@ -164,7 +169,7 @@ impl PlanningPass<'_> {
     /// Lets minimums wait that cannot be met now: cancels incomplete reservations, and keeps those free and incoming nodes that others
     /// lend, if the pool can have enough once other tenants release the nodes that they have for requests. Within a nominal quota, borrowed
     /// nodes are reclaimed.
-    fn wait_for_minimums(&mut self, groups: &Range<usize>, depth: Option<usize>) {
+    pub fn wait_for_minimums(&mut self, groups: &Range<usize>, depth: Option<usize>) {
         for group in groups.clone() {
             self.cancel_incomplete_reservations(group);
         }
@@ -199,6 +204,11 @@ impl PlanningPass<'_> {
             return true;
         };
         let missing: u32 = lacking.iter().map(|(_, missing)| missing).sum();
+        // A look at each node takes time: not if all of them are too few.
+        let victims = depth.map_or(0, |_| self.count_victims());
+        if self.available.nodes + self.incoming.len() + victims < missing as usize {
+            return false;
+        }
         let tenant = self.view.node_groups[group].tenant;
         let free = self.find_free_nodes(group, missing);
         let (mut left, mut gpus, mut assumed) = (missing as usize, 0_u64, Vec::new());
@@ -208,7 +218,8 @@ impl PlanningPass<'_> {
             }
             let more = gpus + self.view.gpus(at);
             let is_in_step = depth.is_none_or(|depth| self.tree.is_within_nominal_quota_at(tenant, depth, more));
-            if !is_in_step || !self.may_be_for_minimum(at, group) {
+            let is_allowed = is_in_step && self.check_quota_limits(tenant, more).is_ok();
+            if !is_allowed || !self.may_be_for_minimum(at, group) {
                 continue;
             }
             (left, gpus) = (left - 1, more);

@@ -4,11 +4,12 @@ use crate::available::AvailableNodes;
 use crate::first_gang::FirstGang;
 use crate::incoming::Incoming;
 use crate::load::Load;
+use crate::shared_pauses::SharedPauses;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
 use crate::view::View;
 use crate::{ActionReason, Impossible, PoolHealth, Seconds, UnusedNodes};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,10 @@ pub(crate) struct GroupState<'a> {
     pub held: u32,
     /// Those of them that stay.
     pub staying: u32,
+    /// How many of those count for how many GPUs.
+    pub sizes: BTreeMap<u64, u32>,
+    /// GPUs of its minimum.
+    pub minimum_gpus: u64,
     /// Free capacity of nodes that stay: (node, amounts), the fullest first.
     pub free_capacity: Vec<(usize, Vec<u64>)>,
     pub cordoned: Vec<usize>,
@@ -130,6 +135,8 @@ pub(crate) struct PlanningPass<'a> {
     pub unused: HashMap<usize, UnusedNodes>,
     /// The quota of each tenant that shares its pauses with the others of this quota.
     pub sharing: HashMap<usize, &'a str>,
+    /// The pauses of these tenants, by quota.
+    pub shared_pauses: HashMap<&'a str, SharedPauses>,
     /// Idle nodes that only pods keep which use none of their devices. No request counts on them.
     pub kept_by_pods: BTreeSet<usize>,
     /// Nodes whose request also waits for a node that is not ready, or not free yet.
@@ -173,6 +180,7 @@ impl<'a> PlanningPass<'a> {
             victims: None,
             unused: HashMap::new(),
             sharing: HashMap::new(),
+            shared_pauses: HashMap::new(),
             kept_by_pods: BTreeSet::new(),
             awaited: vec![false; view.nodes.len()],
             lacking: Vec::new(),
@@ -186,54 +194,6 @@ impl<'a> PlanningPass<'a> {
         pass.recall_unused_nodes();
         pass.list_incoming();
         pass
-    }
-
-    fn count_held_nodes(&mut self) {
-        for group in &self.view.node_groups {
-            let mut state = GroupState::default();
-            for at in &group.nodes {
-                let gpus = self.view.gpus(*at);
-                state.held += 1;
-                if self.view.nodes[*at].is_cordoned() {
-                    state.cordoned.push(*at);
-                    self.tree.add_leaving(group.tenant, gpus);
-                } else {
-                    state.staying += 1;
-                    state.domains.insert(self.view.nodes[*at].domain);
-                    self.tree.add_used(group.tenant, gpus);
-                    if state.staying <= group.spec.min_nodes {
-                        self.tree.add_minimum(group.tenant, gpus);
-                    }
-                }
-            }
-            state.domains.remove(&self.view.domains.len());
-            self.groups.push(state);
-        }
-        for (at, node) in self.view.nodes.iter().enumerate() {
-            if let Some(tenant) = node.former_tenant {
-                self.tree.add_draining(tenant, self.view.gpus(at));
-            }
-        }
-    }
-
-    /// Counts a node of `gpus` as one that stays with a group.
-    pub fn add_staying(&mut self, group: usize, gpus: u64) {
-        let of = &self.view.node_groups[group];
-        self.groups[group].staying += 1;
-        self.tree.add_used(of.tenant, gpus);
-        if self.groups[group].staying <= of.spec.min_nodes {
-            self.tree.add_minimum(of.tenant, gpus);
-        }
-    }
-
-    /// Counts a node of `gpus` as one that does not stay with a group.
-    pub fn remove_staying(&mut self, group: usize, gpus: u64) {
-        let of = &self.view.node_groups[group];
-        self.groups[group].staying -= 1;
-        self.tree.remove_used(of.tenant, gpus);
-        if self.groups[group].staying < of.spec.min_nodes {
-            self.tree.remove_minimum(of.tenant, gpus);
-        }
     }
 
     /// When an idle node will have exceeded its idle timeout and its minimum hold duration.

@@ -14,8 +14,9 @@ impl<'a> PlanningPass<'a> {
         self.choose_victim(request, 0)
     }
 
-    /// Lists nodes that may be reclaimed, by group: first idle ones, then those with the lowest priority, then those of the
-    /// smallest gang, then the emptiest, then the youngest. Those that requests of their group count on go last.
+    /// Lists nodes that may be reclaimed, by group: first idle ones, then those that other pods keep, then those in use; of these those with
+    /// the lowest priority, then those of the smallest gang, then the emptiest, then the youngest. Those that requests of their group count on
+    /// go last.
     pub fn list_victims(&mut self) {
         if self.victims.is_some() {
             return;
@@ -32,7 +33,7 @@ impl<'a> PlanningPass<'a> {
             .enumerate()
             .filter(|(group, _)| self.has_spare_nodes(*group))
             .flat_map(|(_, list)| list)
-            .filter(|at| self.view.nodes[**at].object.idle_since.is_none());
+            .filter(|at| self.view.nodes[**at].object.has_users());
         let mut victims = Victims {
             lowest_priority: in_use.map(|at| self.priority_of_use(*at)).min(),
             of_group: lists,
@@ -50,6 +51,13 @@ impl<'a> PlanningPass<'a> {
             }
         }
         self.victims = Some(victims);
+    }
+
+    /// Counts the nodes that may be reclaimed for somebody, those included that were released since they were listed.
+    pub fn count_victims(&mut self) -> usize {
+        self.list_victims();
+        let victims = self.victims.as_ref();
+        victims.map_or(0, |victims| victims.of_group.iter().map(Vec::len).sum())
     }
 
     /// `next`: the earliest time at which a node may be reclaimed that may not be reclaimed now.
@@ -116,12 +124,13 @@ impl<'a> PlanningPass<'a> {
     /// The highest priority of the pods that run on a node or will run there.
     fn priority_of_use(&self, node: usize) -> i32 {
         let of = &self.view.nodes[node];
-        let group = of.group.filter(|_| self.decisions[node] == Decision::Needed);
+        let is_counted_on = self.decisions[node] == Decision::Needed && !self.kept_by_pods.contains(&node);
+        let group = of.group.filter(|_| is_counted_on);
         let waiting = group.and_then(|group| {
             let demand = self.view.node_groups[group].spec.demand.iter();
             demand.map(|demand| demand.priority).max()
         });
-        let running = of.object.idle_since.is_none().then_some(of.object.priority);
+        let running = of.object.has_users().then_some(of.object.priority);
         running.max(waiting).unwrap_or(i32::MIN)
     }
 
@@ -170,6 +179,10 @@ impl<'a> PlanningPass<'a> {
         choose: impl Fn(usize) -> Option<usize>,
     ) -> Option<usize> {
         let victims = self.victims.as_ref().filter(|victims| !victims.groups.is_empty())?;
+        // Not one holder after the other, each with the same answer.
+        if self.is_in_pause(claimant) {
+            return None;
+        }
         let find = |claim: &ReclaimClaim, is_wanted: &dyn Fn(usize) -> bool| {
             let mut from_tenant = |tenant: usize| {
                 let groups = victims.groups.get(&tenant)?;
@@ -201,14 +214,17 @@ impl<'a> PlanningPass<'a> {
             let gpus = self.view.gpus(*at);
             self.may_reclaim(request, *at, already + gpus, gpus)
         };
-        // Whether a node may be reclaimed depends only on its tenant and on the priority of the pods there. The first node
-        // that is not idle has the lowest priority.
+        // Whether a node may be reclaimed depends only on its tenant and on the priority of the pods there. Of the nodes that other pods keep,
+        // and of those in use, the first has the lowest priority.
         let first = list.iter().copied().find(fits)?;
         if may_reclaim(&first) {
             return Some(first);
         }
-        let in_use = |at: &usize| self.view.nodes[*at].object.idle_since.is_none() && fits(at);
-        list.iter().copied().find(in_use).filter(may_reclaim)
+        let is_idle = |at: &usize| self.view.nodes[*at].object.idle_since.is_some();
+        let is_kept = |at: &usize| self.kept_by_pods.contains(at);
+        let kept = list.iter().copied().find(|at| is_kept(at) && fits(at));
+        let in_use = list.iter().copied().find(|at| !is_idle(at) && fits(at));
+        [kept, in_use].into_iter().flatten().find(may_reclaim)
     }
 
     /// Whether nodes are reclaimed for fairness alone. Not in a FIFO pool: another tenant would get them, and they would be
@@ -228,11 +244,12 @@ impl<'a> PlanningPass<'a> {
             return true;
         }
         // Nodes that requests of the holder count on are reclaimed for nominal quotas only: otherwise gangs would take nodes
-        // from each other in turn, and none would start.
-        let counted_on = matches!(
+        // from each other in turn, and none would start. None counts on those that other pods keep.
+        let is_needed = matches!(
             self.decisions[node],
             Decision::Needed | Decision::AssumedReleased { needed: true }
         );
+        let counted_on = is_needed && !self.kept_by_pods.contains(&node);
         if counted_on || self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
             return false;
         }
@@ -241,7 +258,7 @@ impl<'a> PlanningPass<'a> {
             return false;
         }
         let (running, priority) = (self.priority_of_use(node), self.view.requests[request].demand.priority);
-        let urgent = running < priority && self.view.nodes[node].object.idle_since.is_none();
+        let urgent = running < priority && self.view.nodes[node].object.has_users();
         // Pods of higher priority would be served first when they wait again, and take the node back.
         let fair = running <= priority && self.reclaims_for_fairness();
         urgent || fair && self.tree.is_fairer(claimant, holder, additional_gpus, held_gpus)
@@ -260,11 +277,13 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a tenant may have any node reclaimed from the holder of one with `held_gpus`.
     fn may_claim(&self, claimant: usize, holder: usize, held_gpus: u64) -> bool {
-        // Others stop no work for pods that may never start.
-        claimant != holder
-            && self.tree.is_borrowed(claimant, holder, held_gpus)
-            && self.find_pause(claimant).is_none()
-            && self.find_shared_pause(claimant).is_none()
+        claimant != holder && self.tree.is_borrowed(claimant, holder, held_gpus) && !self.is_in_pause(claimant)
+    }
+
+    /// Whether nothing is reclaimed for a tenant, because it or another one of its Project left nodes unused: others stop no work for pods that may
+    /// never start.
+    fn is_in_pause(&self, tenant: usize) -> bool {
+        self.find_pause(tenant).is_some() || self.find_shared_pause(tenant).is_some()
     }
 
     /// Whether a group has fewer nodes than its minimum without this node, and without those that a search takes.
@@ -278,9 +297,10 @@ impl<'a> PlanningPass<'a> {
         if !self.view.nodes[node].is_serving() || matches!(self.decisions[node], Decision::Release { .. }) {
             return false;
         }
-        let group = self.view.nodes[node].group;
-        // A minimum stays however long it is idle.
-        if self.is_idle_too_long(node) && group.is_none_or(|group| self.has_spare_nodes(group)) {
+        let of = &self.view.nodes[node];
+        // A minimum stays however long it is idle. Pods that keep a node are warned, unless they had their time.
+        let is_left = !of.object.kept_by_pods || self.offered.contains(&node);
+        if is_left && self.is_idle_too_long(node) && of.group.is_none_or(|group| self.has_spare_nodes(group)) {
             self.release_as_idle(node);
         } else {
             self.reclaim(node, request);
@@ -311,16 +331,12 @@ impl<'a> PlanningPass<'a> {
         self.release(node, drain_at, reason);
     }
 
-    /// When a node that is taken from its tenant is drained: after the grace period if it is in use. On one that is not Ready for too long nobody saves
-    /// anything.
+    /// When a node that is taken from its tenant is drained: after the grace period if it is in use, or other pods keep it. On one that is not Ready for
+    /// too long nobody saves anything.
     pub fn drain_time(&self, node: usize) -> Seconds {
-        let at_once = self.view.nodes[node].object.idle_since.is_some() || self.is_broken(node);
-        self.view.now
-            + if at_once {
-                0
-            } else {
-                self.view.pool.reclaim_grace_period
-            }
+        let warned = self.view.nodes[node].object.has_users() && !self.is_broken(node);
+        let grace_period = warned.then_some(self.view.pool.reclaim_grace_period);
+        self.view.now + grace_period.unwrap_or_default()
     }
 
     /// Returns `time` if it is later than now.

@@ -115,12 +115,12 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Cancels the release of cordoned nodes that are in use and for which no request waits. Returns their tenants.
+    /// Cancels the release of cordoned nodes that are in use, or that other pods keep, and for which no request waits. Returns their tenants.
     pub fn cancel_unneeded_releases(&mut self) -> BTreeSet<usize> {
         let mut tenants = BTreeSet::new();
         for group in 0..self.view.node_groups.len() {
             for at in self.groups[group].cordoned.clone() {
-                if self.view.nodes[at].object.idle_since.is_none() && self.may_cancel_release(at, &[]) {
+                if self.view.nodes[at].object.has_users() && self.may_cancel_release(at, &[]) {
                     self.cancel_release(at, ActionReason::StillInUse);
                     tenants.insert(self.view.node_groups[group].tenant);
                 }

@@ -1,6 +1,6 @@
 //! The order in which requests are served: those within a nominal quota first, then by priority, then the tenant with the
 //! least of its fair share or the request that waits longest. Those of tenants that left nodes unused come after all others. Minimums come
-//! before requests, but those that are borrowed come after the requests within a nominal quota.
+//! before requests, but those that are borrowed, and those that cannot be met now, come after the requests within a nominal quota.
 
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
@@ -12,14 +12,19 @@ impl PlanningPass<'_> {
     /// Serves all minimums and requests.
     pub fn serve_minimums_and_requests(&mut self) {
         let depths = self.list_quota_depths();
-        self.fill_minimums(depths[0]);
+        let mut unmet = self.fill_minimums(depths[0]);
         // A minimum may take nodes that a tenant left unused, which begins a pause.
         let (last, first) = self.split_open_requests();
-        for (at, quota_depth) in depths.into_iter().enumerate() {
-            if at > 0 {
-                self.fill_minimums(quota_depth);
+        self.serve_depth(depths[0], &first);
+        for (before, quota_depth) in depths.iter().zip(&depths[1..]) {
+            // Each depth has those of the deeper ones as well.
+            if quota_depth.is_none() {
+                for of_tenant in std::mem::take(&mut unmet) {
+                    self.wait_for_minimums(&of_tenant, *before);
+                }
             }
-            self.serve_depth(quota_depth, &first);
+            unmet = self.fill_minimums(*quota_depth);
+            self.serve_depth(*quota_depth, &first);
         }
         self.serve_all(&last);
     }

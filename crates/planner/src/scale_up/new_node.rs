@@ -1,8 +1,8 @@
 //! What is known about nodes that do not exist yet.
 
-use crate::ScaleUpLimits;
 use crate::load::{Load, Part};
 use crate::pass::PlanningPass;
+use crate::{MAX_NODE_GPUS, ScaleUpLimits};
 use std::collections::BTreeMap;
 
 /// A node that does not exist yet.
@@ -98,8 +98,10 @@ impl PlanningPass<'_> {
         load.parts.iter().fold(0, add)
     }
 
-    /// The pool's own resource is the first; a node without GPUs counts as one GPU, and so does a pod.
+    /// The pool's own resource is the first; a node without GPUs counts as one GPU, and so does a pod. As long as no node is known, a pod may request
+    /// any number, and sums of these must not overflow.
     fn pod_gpus(&self, each: &[u64]) -> u64 {
-        self.view.pool.gpu_resource_name.as_ref().map_or(1, |_| each[0])
+        let resource = self.view.pool.gpu_resource_name.as_ref();
+        resource.map_or(1, |_| each[0].min(MAX_NODE_GPUS))
     }
 }

@@ -47,6 +47,10 @@ struct Branch<'a> {
     minimum: u64,
     /// What the nominal quota of the branch above covers first: its `minimum`, and all that is within its own nominal quota.
     firm: u64,
+    /// Unused GPUs in its nominal quota, or in those below it if these are more, that others may not borrow.
+    not_lent: u64,
+    /// The sum of `not_lent` of the branches below it.
+    not_lent_below: u64,
     /// GPUs of cordoned nodes, which are no longer counted as used.
     leaving: u64,
     /// GPUs of nodes that cannot be kept, and on which pods may still run.
@@ -119,14 +123,18 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// Raises each nominal quota to the sum of the nominal quotas below it.
+    /// Raises each nominal quota to the sum of the nominal quotas below it, and adds up what is not lent while nothing is used.
     fn add_up_nominal_quotas(&mut self, number: usize) -> u64 {
         let below: u64 = (0..self.branches[number].children.len())
             .map(|child| self.add_up_nominal_quotas(self.branches[number].children[child]))
             .sum();
+        let children = self.branches[number].children.iter();
+        let not_lent_below = children.map(|child| self.branches[*child].not_lent).sum();
         let branch = &mut self.branches[number];
         branch.nominal_below = below;
         branch.nominal_quota = branch.nominal_quota.max(below);
+        branch.not_lent_below = not_lent_below;
+        branch.not_lent = branch.not_lendable.max(not_lent_below);
         branch.nominal_quota
     }
 
@@ -143,40 +151,36 @@ impl<'a> Tree<'a> {
     /// GPUs that a tenant holds, or that are kept for it.
     pub fn add_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used += gpus);
-        self.count_firm(tenant);
+        self.count_again(tenant);
     }
 
     /// The reverse of [`Self::add_used`].
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
-        self.count_firm(tenant);
+        self.count_again(tenant);
     }
 
-    /// Counts GPUs in use as a part of a minimum.
-    pub fn add_minimum(&mut self, tenant: usize, gpus: u64) {
-        let leaf = self.paths[tenant][0];
-        self.branches[leaf].minimum += gpus;
-        self.count_firm(tenant);
-    }
-
-    /// Counts GPUs as no part of a minimum any more.
-    pub fn remove_minimum(&mut self, tenant: usize, gpus: u64) {
+    /// Counts `after` of the GPUs in use as a part of minimums where `before` were counted.
+    pub fn change_minimum(&mut self, tenant: usize, before: u64, after: u64) {
         let leaf = &mut self.branches[self.paths[tenant][0]];
-        leaf.minimum = leaf.minimum.saturating_sub(gpus);
-        self.count_firm(tenant);
+        leaf.minimum = (leaf.minimum + after).saturating_sub(before);
+        self.count_again(tenant);
     }
 
-    /// Counts again what nominal quotas cover first, from a tenant upwards.
-    fn count_firm(&mut self, tenant: usize) {
-        let mut path = self.paths[tenant].iter().copied().peekable();
-        while let Some(number) = path.next() {
-            let branch = &mut self.branches[number];
+    /// Counts again what follows from the use of a tenant, from the tenant upwards: what nominal quotas cover first, and what is not lent. So no
+    /// look at it has to visit the whole tree.
+    fn count_again(&mut self, tenant: usize) {
+        for number in &self.paths[tenant] {
+            let branch = &mut self.branches[*number];
             let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
-            let before = std::mem::replace(&mut branch.firm, firm);
-            if let Some(above) = path.peek() {
-                let above = &mut self.branches[*above];
-                above.minimum = above.minimum + firm - before;
-            }
+            let not_lent = branch.not_lendable.saturating_sub(branch.used);
+            let not_lent = not_lent.max(branch.not_lent_below);
+            let firm_before = std::mem::replace(&mut branch.firm, firm);
+            let not_lent_before = std::mem::replace(&mut branch.not_lent, not_lent);
+            let above = branch.parent;
+            let above = &mut self.branches[above];
+            above.minimum = above.minimum + firm - firm_before;
+            above.not_lent_below = above.not_lent_below + not_lent - not_lent_before;
         }
     }
 
@@ -253,24 +257,11 @@ impl<'a> Tree<'a> {
 
     /// Unused GPUs in the nominal quotas of others that these do not lend.
     pub fn gpus_not_lent_by_others(&self, tenant: usize) -> u64 {
-        self.paths[tenant]
-            .iter()
-            .map(|number| {
-                let siblings = &self.branches[self.branches[*number].parent].children;
-                siblings
-                    .iter()
-                    .filter(|sibling| *sibling != number)
-                    .map(|sibling| self.gpus_not_lent(*sibling))
-                    .sum::<u64>()
-            })
-            .sum()
-    }
-
-    fn gpus_not_lent(&self, number: usize) -> u64 {
-        let branch = &self.branches[number];
-        // Tenants, which are most of the branches, have no lending limit.
-        let below: u64 = branch.children.iter().map(|child| self.gpus_not_lent(*child)).sum();
-        branch.not_lendable.saturating_sub(branch.used).max(below)
+        let of_siblings = self.path(tenant).map(|number| {
+            let branch = &self.branches[number];
+            self.branches[branch.parent].not_lent_below - branch.not_lent
+        });
+        of_siblings.sum()
     }
 
     /// Whether a tenant has nodes that are leaving it and that it may still keep.
@@ -346,6 +337,8 @@ impl<'a> Branch<'a> {
             used: 0,
             minimum: 0,
             firm: 0,
+            not_lent: 0,
+            not_lent_below: 0,
             leaving: 0,
             draining: 0,
         }

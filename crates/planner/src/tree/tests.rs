@@ -202,7 +202,7 @@ fn gpus_are_borrowed_only_beyond_all_nominal_quotas_below_the_fork() {
 fn a_nominal_quota_covers_minimums_first() {
     with(|tree| {
         tree.add_used(2, 24);
-        tree.add_minimum(2, 16);
+        tree.change_minimum(2, 0, 16);
         assert!(tree.is_minimum_borrowed(0, 2, 8) && !tree.is_minimum_borrowed(0, 2, 9));
         assert!(tree.is_borrowed(0, 2, 16), "other nodes come before minimums");
         assert!(
@@ -211,9 +211,9 @@ fn a_nominal_quota_covers_minimums_first() {
         );
         assert_eq!(tree.borrowed_minimum_gpus(2), 8, "red can be owed them");
         assert_eq!((tree.minimum_gpus_owed_to(0), tree.minimum_gpus_owed_to(3)), (8, 0));
-        tree.add_minimum(3, 8);
+        tree.change_minimum(3, 0, 8);
         assert_eq!(tree.borrowed_minimum_gpus(3), 8);
-        tree.remove_minimum(2, 16);
+        tree.change_minimum(2, 16, 0);
         assert_eq!(tree.borrowed_minimum_gpus(2), 0);
     });
 }
@@ -229,7 +229,7 @@ fn what_the_quota_of_another_team_grants_comes_before_a_minimum_beyond_its_own()
     let tenants = [tenant("a", "red", 1), tenant("b", "blue", 1), tenant("c", "other", 1)];
     let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
     tree.add_used(1, 16);
-    tree.add_minimum(1, 16);
+    tree.change_minimum(1, 0, 16);
     assert!(
         !tree.is_minimum_borrowed(2, 1, 8),
         "the organization's nominal quota covers it"
@@ -244,7 +244,7 @@ fn what_the_quota_of_another_team_grants_comes_before_a_minimum_beyond_its_own()
         "16 of them"
     );
     tree.remove_used(0, 32);
-    tree.remove_minimum(1, 8);
+    tree.change_minimum(1, 8, 0);
     assert_eq!((tree.minimum_gpus_owed_to(2), tree.borrowed_minimum_gpus(1)), (0, 8));
 }
 
@@ -255,7 +255,7 @@ fn a_minimum_is_borrowed_only_if_others_have_a_nominal_quota() {
     let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
     for tenant in [0, 1] {
         tree.add_used(tenant, 32);
-        tree.add_minimum(tenant, 32);
+        tree.change_minimum(tenant, 0, 32);
     }
     assert_eq!((tree.borrowed_minimum_gpus(0), tree.borrowed_minimum_gpus(1)), (0, 32));
     assert_eq!(
@@ -356,4 +356,29 @@ fn a_quota_below_itself_is_placed_below_the_root() {
     let tenants = [tenant("a", "x", 1)];
     let tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
     assert_eq!(short(tree.exceeded_limit(0, 9)), Some(("x", 8)));
+}
+
+#[test]
+fn what_levels_do_not_lend_is_the_larger_of_their_own_and_of_what_is_below() {
+    let lending = |quota: Quota, gpus: u64| Quota {
+        lending_limit: BTreeMap::from([("h100".to_string(), gpus)]),
+        ..quota
+    };
+    let quotas = [
+        lending(quota("org", "", 40, None), 10),
+        lending(quota("red", "org", 16, None), 0),
+        quota("blue", "org", 8, None),
+    ];
+    let tenants = tenants();
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    let not_lent_to = |tree: &Tree<'_>| [0, 2, 3].map(|tenant| tree.gpus_not_lent_by_others(tenant));
+    assert_eq!(not_lent_to(&tree), [0, 16, 30]);
+    tree.add_used(2, 20);
+    assert_eq!(not_lent_to(&tree), [0, 16, 16], "red uses nothing of its own");
+    tree.add_used(0, 16);
+    assert_eq!(not_lent_to(&tree), [0, 0, 0]);
+    tree.remove_used(0, 8);
+    assert_eq!(not_lent_to(&tree), [0, 8, 8]);
+    tree.remove_used(2, 20);
+    assert_eq!(not_lent_to(&tree), [0, 8, 22]);
 }

@@ -106,9 +106,10 @@ impl PlanningPass<'_> {
         self.view.pool.idle_timeout.max(LEAST_PATIENCE)
     }
 
-    /// Whether no pod of its tenant ever used a node, although it could.
+    /// Whether no pod of its tenant ever used a node, although it could, and none keeps it.
     fn is_never_used(&self, node: usize) -> bool {
-        let owner = self.view.nodes[node].owner();
+        let of = &self.view.nodes[node];
+        let owner = of.owner().filter(|_| !of.object.kept_by_pods);
         owner
             .zip(self.left_idle_since(node))
             .is_some_and(|(owner, idle)| idle <= owner.since + NOTICED_WITHIN)

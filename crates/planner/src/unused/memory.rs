@@ -92,6 +92,7 @@ pub(crate) fn remove_empty(unused: &mut UnusedNodesByTenant) {
     }
     unused.retain(|_, pools| !pools.is_empty());
 }
+
 impl PlanningPass<'_> {
     /// Recalls which tenants did not use their nodes. One that uses as many new nodes as it left unused starts anew.
     pub fn recall_unused_nodes(&mut self) {
@@ -150,6 +151,7 @@ impl PlanningPass<'_> {
             .is_some_and(|(idle, known)| idle <= known.released_at);
         is_older && self.find_pause(tenant).is_some()
     }
+
     /// Remembers that a node is released that no pod of its tenant used. `pods_wait`: for this node.
     pub fn remember_unused(&mut self, node: usize, pods_wait: bool) {
         let of = &self.view.nodes[node];
@@ -157,6 +159,7 @@ impl PlanningPass<'_> {
             return;
         };
         let tenant = self.view.node_groups[group].tenant;
+        let paused_until = self.find_pause(tenant);
         let known = self.unused.entry(tenant).or_default();
         let (before, left) = self
             .left_unused
@@ -169,6 +172,7 @@ impl PlanningPass<'_> {
         };
         let known = *known;
         self.replan_for(&known);
+        self.update_shared_pause(tenant, paused_until);
     }
 
     /// Adds to the plan what is known of the tenants of the pool.

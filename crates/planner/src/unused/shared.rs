@@ -25,14 +25,23 @@ impl<'a> PlanningPass<'a> {
                 self.replan_for(&known);
                 self.unused.insert(number, known);
             }
+            self.update_shared_pause(number, None);
+        }
+    }
+
+    /// Notes that there may be another pause for a tenant than the one until `before`.
+    pub(super) fn update_shared_pause(&mut self, tenant: usize, before: Option<Seconds>) {
+        let after = self.find_pause(tenant);
+        let quota = self.sharing.get(&tenant).copied();
+        if let Some(quota) = quota.filter(|_| after != before) {
+            let of_quota = self.shared_pauses.entry(quota).or_default();
+            of_quota.replace(tenant, before, after);
         }
     }
 
     /// Until when nothing is reclaimed for a tenant because of others with which it shares pauses; `None`: there is no pause for them.
     pub fn find_shared_pause(&self, tenant: usize) -> Option<Seconds> {
-        let quota = self.sharing.get(&tenant)?;
-        let others = self.unused.iter();
-        let others = others.filter(|(other, _)| **other != tenant && self.sharing.get(other) == Some(quota));
-        others.filter_map(|(_, unused)| unused.find_pause(self.view.now)).max()
+        let of_quota = self.shared_pauses.get(self.sharing.get(&tenant)?)?;
+        of_quota.find_last_of_others(tenant)
     }
 }

@@ -4,17 +4,18 @@ use super::support::random::{GPUS, pool};
 use super::support::world::World;
 use super::support::{describe, gpus, read_fleet};
 use super::{check_plan, config, count_held};
-use berth_planner::{Demand, PodSet, Pool, Reclaim, plan};
+use berth_planner::{Demand, PodSet, Pool, Quota, Reclaim, Tenant, plan};
 use proptest::prelude::*;
 
 proptest! {
     #![proptest_config(config())]
 
     /// However large the minimums of others are, none keeps borrowed nodes while a tenant lacks what it is owed: for pods, or for a
-    /// minimum. What a nominal quota covers stays.
+    /// minimum. What a nominal quota covers stays. Nor does a minimum keep them that is within a nominal quota and can never be met.
     #[test]
     fn no_minimum_keeps_what_others_are_owed(
         pool in pool(), nodes in 1..10_u64, covered in 0..6_u64, owed in 0..6_u64, minimums in (0..8_u32, 0..8_u32), as_minimum in any::<bool>(),
+        is_overcommitted in any::<bool>(),
     ) {
         let mut fleet = read_fleet(&format!("
             pool h100 gpus=8
@@ -28,6 +29,13 @@ proptest! {
             group t2/g h100 {}..99
             node n1..n{nodes} free
         ", covered * GPUS, owed * GPUS, minimums.0, minimums.1));
+        if is_overcommitted {
+            let nominal_quota = [("h100".to_owned(), nodes * GPUS)].into();
+            fleet.quotas.push(Quota { name: "all".into(), nominal_quota, ..Quota::default() });
+            let all = Tenant { uid: "t3".into(), name: "t3".into(), created: 3, quota: Some("all".into()), ..fleet.tenants[2].clone() };
+            fleet.tenants.push(all);
+            fleet.tenants[3].node_groups[0].min_nodes = 0;
+        }
         fleet.pools[0] = Pool { reclaim: Reclaim::NominalQuota, has_domains: false, ..pool };
         let job = |name: &str, count: u64| Demand {
             name: name.into(),
@@ -39,6 +47,9 @@ proptest! {
         world.add_demand(2, job("other", 99), 1_000_000);
         for _ in 0..5 {
             world.advance(|_| false);
+        }
+        if is_overcommitted && covered > 0 {
+            world.fleet.tenants[3].node_groups[0].min_nodes = u32::try_from(nodes).unwrap();
         }
         let expected = owed.min(nodes - covered.min(nodes));
         if as_minimum {

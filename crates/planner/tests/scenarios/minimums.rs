@@ -407,7 +407,89 @@ fn a_minimum_that_cannot_be_met_takes_no_node_that_is_reclaimed_for_another() {
         "the oldest"
     );
     let deeper = text.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above");
-    assert_eq!(reclaimed_in(&deeper), [""; 0], "o would get them first");
+    assert_eq!(
+        reclaimed_in(&deeper),
+        ["n3", "n4"],
+        "o cannot be met, however deep its quota is"
+    );
+}
+
+#[test]
+fn a_minimum_that_cannot_be_met_takes_no_node_that_requests_within_their_nominal_quota_lack() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota o nominal=40
+        quota t nominal=16
+        quota d nominal=16
+        tenant o quota=o
+        group o/private h100 5..5
+        tenant t quota=t
+        group t/g h100 0..8
+        demand t/g job 2x8 since=60
+        tenant d quota=d
+        group d/g h100 0..8
+        tenant b
+        group b/g h100 0..8
+        node n1..n4 b/g used=8 age=7200
+        node n5..n6 d/g used=8 age=7200
+    ";
+    for job in ["2x8", "2x8 gang"] {
+        let text = text.replace("2x8", job);
+        let made = plan(&read_fleet(&text));
+        assert_eq!(reclaimed_in(&text), ["n3", "n4"], "{}", describe(&made));
+        assert_eq!(
+            made.node_groups["t"]["g"].waiting,
+            2,
+            "both come to it: {}",
+            describe(&made)
+        );
+    }
+    let deeper = text.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above");
+    assert_eq!(reclaimed_in(&deeper), ["n3", "n4"]);
+    let met = text.replace("5..5", "4..4");
+    assert_eq!(
+        reclaimed_in(&met),
+        ["n1", "n2", "n3", "n4"],
+        "a minimum comes before requests"
+    );
+    let free = text.replace("n1..n4 b/g used=8 age=7200", "n1..n4 free");
+    let made = plan(&read_fleet(&free));
+    assert_eq!(
+        (reserved(&made, "o"), reserved(&made, "t")),
+        (0, 2),
+        "{}",
+        describe(&made)
+    );
+    let never = free.replace("grace=300", "grace=300 reclaim=never");
+    let made = plan(&read_fleet(&never));
+    assert_eq!(
+        (reserved(&made, "o"), reserved(&made, "t")),
+        (0, 0),
+        "o waits for the others: {}",
+        describe(&made)
+    );
+}
+
+#[test]
+fn a_search_that_finds_nothing_does_not_change_what_a_nominal_quota_covers() {
+    let text = "
+        pool h100 gpus=8 domains hold=600 grace=300
+        quota a nominal=8
+        quota b nominal=64
+        tenant a quota=a
+        group a/g h100 1..8
+        group a/burst h100 0..8
+        tenant b quota=b
+        group b/g h100 0..8
+        demand b/g wide 3x8 gang single-domain prio=9
+        demand b/g large 1x8 zone=large prio=5
+        demand b/g small 1x8 zone=small prio=1
+        node n1 rack=r1 zone=small a/g used=8 age=3600
+        node n2 rack=r1 zone=large a/g gpus=16 used=16 age=7200
+        node n3..n4 rack=r2 a/burst used=8 age=60
+    ";
+    // For the gang both nodes of the group are taken in thought, the small one first.
+    assert_eq!(reclaimed_in(text), ["n2"], "n1 is the minimum within the nominal quota");
 }
 
 #[test]

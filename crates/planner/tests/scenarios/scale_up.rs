@@ -1,6 +1,6 @@
 //! Which nodes are requested from an autoscaler.
 
-use super::plan_and_describe;
+use super::{plan, plan_and_describe, read_fleet};
 
 scenario!(
     a_scaled_pool_requests_only_what_existing_nodes_do_not_hold,
@@ -80,3 +80,28 @@ scenario!(
     node n3 starting
     "
 );
+
+#[test]
+fn pods_that_request_more_gpus_than_any_node_has_do_not_get_around_limits() {
+    // As long as the pool has no node, nothing says how many GPUs one has.
+    let text = format!(
+        "
+        pool l40s gpus=8
+        pool h100 gpus=8 scaled
+        quota team total=64
+        tenant a quota=team
+        group a/other l40s 1..1
+        group a/g h100 0..8
+        demand a/g job 3x{}
+        node n1 pool=l40s a/other used=8 age=60
+        ",
+        u64::MAX
+    );
+    let requested = |text: &str| plan(&read_fleet(text)).scale_ups["h100"].nodes;
+    assert_eq!(
+        requested(&text),
+        0,
+        "the sum with the node of the other pool is too large"
+    );
+    assert_eq!(requested(&text.replace(" total=64", "")), 3);
+}

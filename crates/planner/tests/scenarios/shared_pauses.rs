@@ -43,6 +43,21 @@ fn a_tenant_that_gives_up_its_group_does_not_end_the_pause() {
 }
 
 #[test]
+fn a_tenant_that_is_gone_does_not_end_the_pause() {
+    let mut fleet = read_fleet(PROJECT);
+    fleet.tenants[0].node_groups.clear();
+    fleet.tenants[0].terminated = true;
+    for now in [NOW, NOW + 599] {
+        fleet.now = now;
+        let made = advance(&mut fleet);
+        assert_eq!(made.actions, [], "{}", describe(&made));
+        assert!(made.unused_nodes.contains_key("p1"), "the next plan needs it as well");
+    }
+    fleet.now = NOW + 600;
+    assert_eq!(advance(&mut fleet).actions.len(), 2);
+}
+
+#[test]
 fn tenants_of_a_class_do_not_share_their_pauses() {
     let made = plan(&read_fleet(&PROJECT.replace(" shared-pauses", "")));
     assert_eq!(made.actions.len(), 2, "{}", describe(&made));

@@ -60,7 +60,7 @@ impl Endings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_sync_rules::{kinds::KindId, model::resource::Name};
+    use berth_sync_rules::model::{KindId, resource::Name};
 
     fn key() -> Key {
         KindId::Pod.key(Name::new("default", "train"))

@@ -22,7 +22,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::reflector::ObjectRef,
 };
-use observe::observe_pool;
+use observe::{observe_pool, recorded_unavailable};
 use repair::{publish_too_many_unhealthy, report_repair};
 use requested_nodes::{publish_requested_nodes, report_requested_nodes};
 use serde_json::json;
@@ -44,7 +44,8 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
         let (found, update) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
         (found, vec![update])
     } else {
-        let unavailable = context.unavailable.get(name).unwrap_or_default();
+        let unavailable = context.unavailable.get(name);
+        let unavailable = unavailable.unwrap_or_else(|| recorded_unavailable(&before));
         let (found, updates) = observe_pool(
             &pool,
             &PoolSelectors::from_pools(&context.stores.pools.state()),

@@ -48,6 +48,12 @@ pub(super) struct PoolNodes {
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
 
+/// Why nodes cannot be assigned, as the status of a pool says: a new control knows it only after its first plan.
+pub(super) fn recorded_unavailable(status: &HostNodePoolStatus) -> UnavailableNodes {
+    let nodes = status.unavailable_nodes.iter();
+    nodes.map(|node| (node.name.clone(), node.reason.clone())).collect()
+}
+
 /// Counts a pool's nodes and validates the pool. `unavailable` says why nodes cannot be assigned, as the last plan knows.
 pub(super) fn observe_pool(
     pool: &HostNodePool,

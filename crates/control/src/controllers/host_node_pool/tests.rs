@@ -1,4 +1,4 @@
-use super::{observe_pool, observe_shared_pool};
+use super::{observe_pool, observe_shared_pool, recorded_unavailable};
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeCounts, UnavailableNode,
     conditions::{ConditionUpdate, READY},
@@ -136,6 +136,11 @@ fn a_node_that_the_plan_cannot_assign_is_named_with_the_reason() {
     assert_eq!(status.free_gpus, Some(8));
     let (name, reason) = why("n1");
     assert_eq!(status.unavailable_nodes, [UnavailableNode { name, reason }]);
+    assert_eq!(
+        recorded_unavailable(&status),
+        unavailable(&["n1"]),
+        "a new control goes on with it"
+    );
 
     let many: Vec<String> = (100..200).map(|number| format!("n{number}")).collect();
     let names: Vec<&str> = many.iter().map(String::as_str).collect();

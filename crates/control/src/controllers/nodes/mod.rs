@@ -6,6 +6,7 @@
 mod context;
 mod control_plane_nodes;
 mod executor;
+mod gone_tenants;
 pub mod jobs;
 mod observe;
 mod placeholders;

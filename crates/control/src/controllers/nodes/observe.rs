@@ -1,6 +1,6 @@
 //! Builds the planner's snapshot of the fleet from the watches.
 
-use super::NodesContext;
+use super::{NodesContext, gone_tenants};
 use crate::{
     controllers::{tenant::Validator, tenant_class::class_of},
     quota_ledger::GpuUse,
@@ -69,7 +69,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         }
         used
     };
-    let (fleet, demand) = build_snapshot(&SnapshotInput {
+    let (mut fleet, demand) = build_snapshot(&SnapshotInput {
         now,
         nodes: stores.nodes.state(),
         pools: stores.pools.state(),
@@ -83,6 +83,7 @@ pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> ObservedFleet {
         idle: &context.idle,
         rejected_nodes: &context.rejected_nodes,
     });
+    gone_tenants::add_gone(&mut fleet, context.tenants.in_shared_pause());
     ObservedFleet {
         fleet,
         demand,

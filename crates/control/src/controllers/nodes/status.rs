@@ -1,6 +1,6 @@
 //! What a plan says of tenants and pools, for their status.
 
-use super::{NodesContext, requested::UnavailableNodes};
+use super::{NodesContext, gone_tenants, requested::UnavailableNodes};
 use crate::key::Key;
 use berth_planner::{Fleet, NodeState, Plan, UnusedNodesByTenant, remember_unused_nodes};
 use kube::ResourceExt;
@@ -25,6 +25,8 @@ pub fn update_unused_nodes(
 ) {
     let mut unused = remember_unused_nodes(fleet, plan, kept);
     restore(&mut unused, fleet, without_turn);
+    let in_shared_pause = gone_tenants::list_in_shared_pause(fleet, &unused);
+    context.tenants.set_in_shared_pause(in_shared_pause);
     reconcile_tenants(context, &context.tenants.set_unused_nodes(unused));
 }
 
@@ -56,8 +58,13 @@ pub fn update_pool_health(context: &NodesContext, plan: &Plan) {
     }
 }
 
+/// Each pool has an entry, so that the first plan of a new control corrects also what the status says of a pool without such nodes.
 fn list_unavailable(fleet: &Fleet) -> BTreeMap<String, UnavailableNodes> {
-    let mut found: BTreeMap<String, UnavailableNodes> = BTreeMap::new();
+    let pools = fleet
+        .pools
+        .iter()
+        .map(|pool| (pool.name.clone(), UnavailableNodes::new()));
+    let mut found: BTreeMap<String, UnavailableNodes> = pools.collect();
     for node in &fleet.nodes {
         if let NodeState::Unavailable { reason } = &node.state {
             let of_pool = found.entry(node.pool.clone()).or_default();
@@ -81,7 +88,31 @@ fn reconcile_tenants(context: &NodesContext, uids: &BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_planner::{Tenant, UnusedNodes};
+    use crate::controllers::nodes::requested::UnavailableTracker;
+    use berth_planner::{Node, Pool, Tenant, UnusedNodes};
+
+    #[test]
+    fn the_first_plan_says_of_each_pool_which_nodes_cannot_be_assigned() {
+        let pool = |name: &str| Pool {
+            name: name.into(),
+            ..Pool::default()
+        };
+        let mut fleet = Fleet {
+            pools: vec![pool("h100"), pool("l40s")],
+            ..Fleet::default()
+        };
+        let known = UnavailableTracker::default();
+        assert_eq!(known.update(list_unavailable(&fleet)), ["h100", "l40s"]);
+        assert!(known.update(list_unavailable(&fleet)).is_empty());
+        let reason = "it is in use: shop/web-1 runs there".to_owned();
+        fleet.nodes.push(Node {
+            name: "n1".into(),
+            pool: "l40s".into(),
+            state: NodeState::Unavailable { reason },
+            ..Node::default()
+        });
+        assert_eq!(known.update(list_unavailable(&fleet)), ["l40s"]);
+    }
 
     #[test]
     fn nodes_are_not_unused_by_a_tenant_whose_selectors_had_no_turn() {

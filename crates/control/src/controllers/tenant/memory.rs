@@ -15,7 +15,7 @@ use crate::{
     syncer_report::SyncerReport,
 };
 use berth_api::TenantCluster;
-use berth_planner::{NodeGroupPlan, UnusedNodes, UnusedNodesByTenant};
+use berth_planner::{NodeGroupPlan, Tenant as PlannedTenant, UnusedNodes, UnusedNodesByTenant};
 use berth_quota::Amounts;
 use berth_sleep::activity::ActivityLog;
 use kube::{Client, ResourceExt};
@@ -119,6 +119,8 @@ pub struct Tenants {
     groups: Mutex<NodeGroupPlans>,
     /// What it knows of nodes that tenants did not use. None: nothing was planned yet.
     unused: Mutex<Option<UnusedNodesByTenant>>,
+    /// Tenants in a pause that others share, for fleets in which they are gone.
+    in_shared_pause: Mutex<Vec<PlannedTenant>>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
     /// Objects of the ConfigMaps that classes name.
@@ -216,6 +218,16 @@ impl Tenants {
             || unused_nodes::recorded(cluster),
             |(all, uid)| all.get(&uid).cloned().unwrap_or_default(),
         )
+    }
+
+    /// Keeps which tenants are in a pause that others share. It outlasts them.
+    pub fn set_in_shared_pause(&self, tenants: Vec<PlannedTenant>) {
+        *lock(&self.in_shared_pause) = tenants;
+    }
+
+    /// The tenants that were in a pause that others share after the last plan, those included that are gone.
+    pub fn in_shared_pause(&self) -> Vec<PlannedTenant> {
+        lock(&self.in_shared_pause).clone()
     }
 
     /// What the planner said last of a tenant's node groups. None: nothing was planned yet.
