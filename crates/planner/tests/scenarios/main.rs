@@ -54,4 +54,5 @@ mod release;
 mod repair;
 mod scale_up;
 mod shared_pauses;
+mod unmet_minimums;
 mod unused;
