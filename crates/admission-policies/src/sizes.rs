@@ -134,7 +134,7 @@ fn common_field(measure: &Measure) -> Option<String> {
 
 /// Lists that an API server writes as null where a request leaves them out: their fields have no `omitempty`.
 /// Only the Go types say which these are: in the schemas they are optional like all others. So this list is written by hand.
-const MAY_BE_NULL: [&str; 1] = ["requests"];
+const MAY_BE_NULL: [&str; 2] = ["requests", "sources"];
 
 /// Names of the items of lists within lists.
 const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
@@ -167,12 +167,20 @@ fn count_entries(value: &str, path: &str, depth: usize) -> String {
         if let Some(field) = last.strip_suffix('?') {
             return format!("({parent}.?{field}.hasValue() ? 1 : 0)");
         }
-        let (field, empty) = match last.strip_suffix("{}") {
-            Some(field) => (field, "{}"),
-            None => (last.trim_end_matches("[]"), "[]"),
-        };
-        format!("{parent}.?{field}.orValue({empty}).size()")
+        match last.strip_suffix("{}") {
+            Some(field) => format!("{parent}.?{field}.orValue({{}}).size()"),
+            None => format!("{}.size()", list_at(parent, last.trim_end_matches("[]"))),
+        }
     })
+}
+
+/// The list `field` of `value`; empty if there is none.
+fn list_at(value: &str, field: &str) -> String {
+    if MAY_BE_NULL.contains(&field) {
+        cel::list(value, field)
+    } else {
+        format!("{value}.?{field}.orValue([])")
+    }
 }
 
 /// Applies `leaf` to the objects at a path below `value`, and adds up the results. `depth` is the number of lists around `value`.
@@ -185,12 +193,7 @@ fn walk(value: &str, path: &str, depth: usize, leaf: &dyn Fn(&str, usize) -> Str
         Some(field) => {
             let item = ITEMS[depth];
             let each = walk(item, rest, depth + 1, leaf);
-            let list = if MAY_BE_NULL.contains(&field) {
-                cel::list(value, field)
-            } else {
-                format!("{value}.?{field}.orValue([])")
-            };
-            format!("{list}.map({item}, {each}).sum()")
+            format!("{}.map({item}, {each}).sum()", list_at(value, field))
         }
         None => walk(&format!("{value}.?{step}"), rest, depth, leaf),
     }
@@ -272,7 +275,8 @@ mod tests {
         assert_eq!(
             expression(POD, "spec.volumes"),
             "!object.?spec.?volumes.hasValue() || object.?spec.?volumes.orValue([]).size() + \
-             object.?spec.?volumes.orValue([]).map(a, a.?projected.?sources.orValue([]).size()).sum() <= 600"
+             object.?spec.?volumes.orValue([]).map(a, \
+             a.?projected.?sources.optMap(l, dyn(l) == null ? [] : l).orValue([]).size()).sum() <= 600"
         );
         assert_eq!(
             expression(POD, "spec.volumes: claims"),

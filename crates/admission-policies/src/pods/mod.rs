@@ -151,10 +151,13 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own. A token
             // for any other audience could be one for the host's API server.
             validation(
-                "variables.volumes.all(v, !has(v.projected) || v.projected.?sources.orValue([]).all(s, \
-                 has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
-                 (has(s.serviceAccountToken) && \
-                 (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
+                format!(
+                    "variables.volumes.all(v, !has(v.projected) || {}.all(s, \
+                     has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
+                     (has(s.serviceAccountToken) && \
+                     (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
+                    cel::list("v.projected", "sources")
+                ),
                 "spec.volumes[].projected may hold no certificates of the host, and tokens only for audiences that the class lists for the account",
             ),
             // A kubelet would make variables of the tenant's Services, whose names and ports the tenant chooses. The syncer makes them itself,

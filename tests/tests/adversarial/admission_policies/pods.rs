@@ -41,6 +41,8 @@ pub(super) async fn new(credential: &StolenCredential) {
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
+        // The API server writes null for the list.
+        volume(&json!({"projected": {}})),
         affinity(
             "podAntiAffinity",
             &json!({"labelSelector": {"matchLabels": {"pod.berth.dev/app": "a"}}}),
