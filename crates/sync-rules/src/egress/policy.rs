@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     kinds::node::KUBELET_PORT,
-    model::{Cache, KindId, json, resource::Name},
+    model::{Cache, KindId, resource::Name},
     translation::{
         endpoint_address::{self, Allowed, Denied, EndpointAddresses},
         workload_address,
@@ -151,20 +151,9 @@ fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Rout
 
 /// The tenant's node with this name or address, as the host knows it.
 fn node(cache: &Cache, host: &Host) -> Option<Name> {
-    let nodes = cache.stores.host(KindId::Node);
     match host {
-        Host::Name(name) => Some(Name::new("", name)).filter(|name| nodes.contains(name)),
-        Host::Address(address) => {
-            let has_it = |object: &serde_json::Value| {
-                let addresses = json::items(object, &["status", "node", "addresses"]).iter();
-                let mut texts = addresses.filter_map(|address| json::text(address, &["address"]));
-                texts.any(|text| text.parse() == Ok(*address))
-            };
-            let text = address.to_string();
-            let mut all = nodes.all().into_iter();
-            all.find(|(_, node)| node.mentions(&text) && has_it(&node.object()))
-                .map(|(name, _)| name)
-        }
+        Host::Name(name) => Some(Name::new("", name)).filter(|name| cache.stores.host(KindId::Node).contains(name)),
+        Host::Address(address) => cache.egress_index().nodes.objects(address).next().cloned(),
     }
 }
 

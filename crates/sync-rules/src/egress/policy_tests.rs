@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     model::{
-        pod_addresses,
         resource::{Side, host_name},
         store::Stored,
         tenant::test_tenant,
@@ -19,6 +18,7 @@ const CLUSTER_IP: &str = "10.96.7.7";
 fn put(cache: &Cache, side: Side, kind: KindId, name: &Name, mut object: Value) {
     object["metadata"]["resourceVersion"] = "1".into();
     cache.stores.of(side, kind).written(name.clone(), Stored::new(&object));
+    cache.update_dependents(side, kind, name);
 }
 
 /// A pod of the tenant, and its host pod.
@@ -32,7 +32,6 @@ fn pod(cache: &Cache, name: &str, labels: &Value, address: &str, ready: &str) {
         "metadata": {"name": host_name(KindId::Pod, &name), "uid": "h", "annotations": {"berth.dev/origin-uid": "u"}},
         "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": ready}]},
     });
-    cache.pod_addresses().set(&name, pod_addresses::of(&host));
     put(cache, Side::Tenant, KindId::Pod, &name, tenant);
     put(cache, Side::Host, KindId::Pod, &name, host);
 }
@@ -177,9 +176,8 @@ fn an_ending_or_replaced_pod_is_no_endpoint() {
     put(&cache, Side::Host, KindId::Pod, &name, removed);
     assert_eq!(go(&cache, "10.96.7.7:443"), message, "the host removes it");
     host["status"]["phase"] = "Failed".into();
-    put(&cache, Side::Host, KindId::Pod, &name, host.clone());
+    put(&cache, Side::Host, KindId::Pod, &name, host);
     assert_eq!(go(&cache, "10.96.7.7:443"), message);
-    cache.pod_addresses().set(&name, pod_addresses::of(&host));
     assert!(
         go(&cache, "10.244.1.7:80").starts_with("403"),
         "its address may be another tenant's now"

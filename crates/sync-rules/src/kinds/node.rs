@@ -11,7 +11,7 @@
 
 use super::node_taints;
 use crate::model::{
-    Cache, Direction, HostNamespace, Kind, KindId, json,
+    Cache, Dependency, Direction, HostNamespace, Kind, KindId, json,
     kind::WRITE,
     pod_addresses::is_finished,
     resource::{self, Name},
@@ -20,6 +20,7 @@ use crate::model::{
 use berth_api::labels;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 /// The kind.
 pub const KIND: Kind = Kind::new(Direction::Nodes)
@@ -29,7 +30,21 @@ pub const KIND: Kind = Kind::new(Direction::Nodes)
         WatchSpec::own(resource::TENANT_NODE).named_by(node_name),
     )
     .with_tenant_rights(&[("nodes", WRITE), ("nodes/status", &["patch"])])
-    .essential();
+    .essential()
+    .depends_on(&[
+        Dependency::on_host(KindId::Node, |cache, name| {
+            let node = cache.stores.host(KindId::Node).get(name);
+            let addresses = node.map(|node| addresses(&node.object()));
+            cache.egress_index().nodes.set(name, addresses.unwrap_or_default());
+            Vec::new()
+        }),
+        Dependency::on_host(KindId::Pod, |cache, name| {
+            let pod = cache.stores.host(KindId::Pod).get(name);
+            let node = pod.and_then(|pod| running_on(&pod.object()));
+            cache.running_pods().set(name, node.into_iter().collect());
+            Vec::new()
+        }),
+    ]);
 
 /// The kubelet's port, on every node of a tenant.
 pub const KUBELET_PORT: u16 = 10250;
@@ -152,18 +167,31 @@ pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Whether any host pod of this tenant still runs on a node. Finished pods do not count: they are deleted with the
-/// tenant's pod.
+/// The addresses of the host's node, as control publishes them.
+fn addresses(tenant_node: &Value) -> BTreeSet<IpAddr> {
+    let addresses = json::items(tenant_node, &["status", "node", "addresses"]).iter();
+    let texts = addresses.filter_map(|address| json::text(address, &["address"]));
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// The node on which a host pod runs. Finished pods do not count: they are deleted with the tenant's pod.
+fn running_on(pod: &Value) -> Option<Arc<str>> {
+    let node = json::text(pod, &["spec", "nodeName"]).filter(|_| !is_finished(&pod["status"]));
+    node.map(Arc::from)
+}
+
+/// Whether any host pod of this tenant still runs on a node.
 pub fn has_running_pods(cache: &Cache, node: &str) -> bool {
-    cache.stores.host(KindId::Pod).all().iter().any(|(_, pod)| {
-        let pod = pod.object();
-        json::text(&pod, &["spec", "nodeName"]) == Some(node) && !is_finished(&pod["status"])
-    })
+    cache.running_pods().has(node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        model::{resource::Side, store::Stored, tenant::test_tenant},
+        registry,
+    };
 
     fn tenant_node() -> Value {
         json!({"spec": {"nodeName": "gpu-1", "labels": {"gpu": "h100"}, "taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
@@ -191,6 +219,34 @@ mod tests {
             .collect();
         assert_eq!(keys, ["nvidia.com/gpu", "node.kubernetes.io/unschedulable"]);
         assert!(differs(&desired, &live));
+    }
+
+    #[test]
+    fn pods_that_run_on_a_node_are_known_without_reading_them() {
+        let cache = registry::new_cache(test_tenant());
+        let (name, pods) = (Name::new("team", "p"), cache.stores.host(KindId::Pod));
+        let on = |node: &str| has_running_pods(&cache, node);
+        for (pod, expected) in [
+            (json!({"spec": {}}), [false, false]),
+            (json!({"spec": {"nodeName": "gpu-1"}}), [true, false]),
+            (
+                json!({"spec": {"nodeName": "gpu-2"}, "status": {"phase": "Running"}}),
+                [false, true],
+            ),
+            (
+                json!({"spec": {"nodeName": "gpu-2"}, "status": {"phase": "Failed"}}),
+                [false, false],
+            ),
+            (json!({"spec": {"nodeName": "gpu-2"}}), [false, true]),
+        ] {
+            pods.watched(name.clone(), Stored::from(pod));
+            cache.update_dependents(Side::Host, KindId::Pod, &name);
+            assert_eq!(["gpu-1", "gpu-2"].map(on), expected);
+        }
+        pods.forget(&name);
+        assert!(on("gpu-2"), "the store is not read");
+        cache.update_dependents(Side::Host, KindId::Pod, &name);
+        assert!(!on("gpu-2"));
     }
 
     #[test]

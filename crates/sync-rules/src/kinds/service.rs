@@ -43,16 +43,25 @@ use berth_api::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])
     .essential()
-    // What changes endpoints is counted.
     .depends_on(&[
+        // What changes endpoints is counted.
         Dependency::on_host(KindId::Service, endpoint_changes::note_written),
         Dependency::on_host(KindId::Pod, endpoint_changes::note_pod),
+        Dependency::on_tenant(KindId::Service, |cache, name| {
+            let service = cache.stores.tenant(KindId::Service).get(name);
+            let addresses = service.map(|service| cluster_addresses(&service.object()));
+            cache.egress_index().services.set(name, addresses.unwrap_or_default());
+            Vec::new()
+        }),
     ]);
 
 /// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform runs what they
@@ -118,6 +127,33 @@ pub const LABELS: &[&str] = &[
     "service.kubernetes.io/headless",
     "service.kubernetes.io/service-proxy-name",
 ];
+
+/// The addresses of a Service in its cluster.
+fn cluster_addresses(service: &Value) -> BTreeSet<IpAddr> {
+    let listed = json::items(service, &["spec", "clusterIPs"]).iter();
+    let texts = listed
+        .filter_map(Value::as_str)
+        .chain(json::text(service, &["spec", "clusterIP"]));
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// What pods and connections need of a Service. Its annotations can be long, so it is read once and not for each of them.
+pub(crate) fn working_part(service: &Stored) -> Value {
+    const FIELDS: [&str; 5] = [
+        "clusterIP",
+        "ipFamilies",
+        "ports",
+        "publishNotReadyAddresses",
+        "selector",
+    ];
+    service.extract(0, |service| {
+        let fields = FIELDS.into_iter().filter_map(|field| {
+            let value = json::at(service, &["spec", field])?;
+            Some((field.to_owned(), value.clone()))
+        });
+        json::object([("spec", Value::Object(fields.collect()))])
+    })
+}
 
 struct Services;
 

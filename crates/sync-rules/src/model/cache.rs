@@ -1,7 +1,10 @@
 //! What is known about both sides: the tenant's settings, the objects, and which object references which.
 
 use super::{
+    egress_index::EgressIndex,
     endpoint_changes::EndpointChanges,
+    endpoint_pods::EndpointPods,
+    index::Index,
     kind::{Dependency, Kind},
     kind_id::KindId,
     memo::Memo,
@@ -14,11 +17,12 @@ use super::{
     stores::Stores,
     tenant::Tenant,
     to_host::ToHost,
+    trust_followers::TrustFollowers,
 };
 use berth_api::most_references;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -39,7 +43,11 @@ pub struct Cache {
     references: Mutex<References>,
     mirror_sources: Mutex<MirrorSources>,
     pod_addresses: Mutex<PodAddresses>,
+    endpoint_pods: Mutex<EndpointPods>,
+    egress_index: Mutex<EgressIndex>,
     endpoint_changes: Mutex<EndpointChanges>,
+    running_pods: Mutex<Index<Arc<str>>>,
+    trust_followers: Mutex<TrustFollowers>,
     /// Labels that the tenant gives its Nodes itself.
     pub own_labels: Memo<OwnLabels>,
     /// What schedules let the pods do.
@@ -67,7 +75,11 @@ impl Cache {
             references: Mutex::new(References::new(references)),
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
+            endpoint_pods: Mutex::default(),
+            egress_index: Mutex::default(),
             endpoint_changes: Mutex::new(changes),
+            running_pods: Mutex::default(),
+            trust_followers: Mutex::default(),
             own_labels: Memo::default(),
             schedule: Memo::default(),
         }
@@ -96,6 +108,26 @@ impl Cache {
     /// Addresses of the tenant's own pods.
     pub fn pod_addresses(&self) -> MutexGuard<'_, PodAddresses> {
         self.pod_addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pods that may be endpoints of the tenant's Services.
+    pub fn endpoint_pods(&self) -> MutexGuard<'_, EndpointPods> {
+        self.endpoint_pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the tenant's API server may connect to, by what it names.
+    pub fn egress_index(&self) -> MutexGuard<'_, EgressIndex> {
+        self.egress_index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host pods that have not ended, by the names of their nodes.
+    pub fn running_pods(&self) -> MutexGuard<'_, Index<Arc<str>>> {
+        self.running_pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pods that follow trust bundles.
+    pub fn trust_followers(&self) -> MutexGuard<'_, TrustFollowers> {
+        self.trust_followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often the endpoints of Services change.

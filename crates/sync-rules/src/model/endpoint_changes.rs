@@ -9,6 +9,8 @@
 //!   tenth of that).
 //! - For each count beyond it, one of the Services that have changed most is closed for [`CLOSED`] at least: it selects no pod on the host, and does not
 //!   count. It is opened again once there is something left for that.
+//! - Writes of the syncer wait before that: while no more than a [part](PART_OF_PODS) of the allowance is left, [no Service](EndpointChanges::may_write) is
+//!   changed on the host, and that part is for pods. So a release that changes all Services closes none.
 //! - A Service that is made on the host takes from another allowance of the same size, and pays for its deletion as well. If nothing is left there,
 //!   [no more are made](EndpointChanges::may_create) for now. It closes nothing: what is made has a new name each time, and has not changed often.
 //!
@@ -41,6 +43,8 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub const ALLOWANCE_SECONDS: u64 = 600;
 /// How long a Service is closed at least.
 pub const CLOSED: Duration = Duration::from_secs(ALLOWANCE_SECONDS);
+/// The part of the allowance, one in so many, that only changes of pods take: half of what a syncer starts with.
+const PART_OF_PODS: u64 = 20;
 /// Time after which a change counts half when the Services are compared.
 const HALF_LIFE: f64 = 300.0;
 
@@ -49,6 +53,8 @@ const HALF_LIFE: f64 = 300.0;
 pub struct EndpointChanges {
     now: Instant,
     pace: Pace,
+    /// What writes of Services leave of the allowance.
+    for_pods: u64,
     /// The pace of Services that are made.
     creations: Pace,
     selectors: Selectors,
@@ -123,6 +129,7 @@ impl EndpointChanges {
         Self {
             now,
             pace,
+            for_pods: rate * ALLOWANCE_SECONDS / PART_OF_PODS,
             creations: pace,
             selectors: Selectors::default(),
             pods: HashMap::new(),
@@ -166,6 +173,19 @@ impl EndpointChanges {
     /// Whether another Service with a selector may be made on the host now. It is counted when it is there.
     pub fn may_create(&self) -> bool {
         self.creations.has(1, self.now)
+    }
+
+    /// Whether a Service that is on the host may be changed there now. Unlike a change of a pod, that can wait, and then no Service is closed for it.
+    pub fn may_write(&self, service: &Name) -> bool {
+        !self.would_count(service) || self.pace.has(1 + self.for_pods, self.now)
+    }
+
+    /// Counts a change of a Service that is about to be written to the host. It does not count again when it is there.
+    pub fn begin_write(&mut self, service: &Name) {
+        if self.would_count(service) {
+            self.pace.reserve(1, self.now);
+            self.note_change(service, 1.0);
+        }
     }
 
     /// Sets what a Service selects on the host; nothing once it is gone. One that is closed stays closed, also if it is made again.
@@ -238,13 +258,18 @@ impl EndpointChanges {
         self.written.get(service).is_some_and(|written| written.selects)
     }
 
+    /// Whether a change of a Service would count now.
+    fn would_count(&self, service: &Name) -> bool {
+        let last = self.activities.get(service);
+        let has_counted = last.is_some_and(|last| self.now.saturating_duration_since(last.counted_at) < INTERVAL);
+        !has_counted && !self.is_closed(service) && self.has_endpoints(service)
+    }
+
     /// Counts a change of each of these Services. Returns those that are closed because too little is left.
     fn count<'a>(&mut self, services: impl IntoIterator<Item = &'a Name>) -> Vec<Name> {
         let mut beyond = 0;
         for service in services {
-            let last = self.activities.get(service);
-            let has_counted = last.is_some_and(|last| self.now.saturating_duration_since(last.counted_at) < INTERVAL);
-            if has_counted || self.is_closed(service) || !self.has_endpoints(service) {
+            if !self.would_count(service) {
                 continue;
             }
             self.note_change(service, 1.0);

@@ -291,6 +291,55 @@ fn writes_of_a_service_count_and_its_creation_does_not() {
 }
 
 #[test]
+fn services_that_a_release_changes_wait_and_none_is_closed() {
+    let mut fixture = Fixture::new(AT_ONCE);
+    fixture.changes.pace = EndpointChanges::new(1, fixture.now).pace;
+    let written_in = |fixture: &mut Fixture| {
+        let mut count = 0;
+        for number in 0..AT_ONCE {
+            let name = service(number);
+            let is_done = fixture.changes.written[&name].applied == 1;
+            if is_done || !fixture.changes.may_write(&name) {
+                continue;
+            }
+            fixture.changes.begin_write(&name);
+            let closed = fixture.changes.set_written(&name, written(0, 1), true);
+            assert!(closed.is_empty(), "{closed:?}");
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(written_in(&mut fixture), 30, "half of what a syncer starts with");
+    // Pods have the other half.
+    for number in AT_ONCE..AT_ONCE + 30 {
+        let app = format!("app-{number}");
+        fixture.add(&service(number), &[("app", app.as_str())]);
+        assert!(fixture.flip(&app, &[("app", app.as_str())]).is_empty());
+    }
+    fixture.pass(10);
+    assert_eq!(written_in(&mut fixture), 0, "pods come first");
+    fixture.pass(30);
+    assert_eq!(written_in(&mut fixture), 10, "one a second");
+    fixture.pass(ALLOWANCE_SECONDS);
+    assert_eq!(written_in(&mut fixture), AT_ONCE - 40);
+    assert_eq!(fixture.changes.count_closed(), 0);
+}
+
+#[test]
+fn what_does_not_count_need_not_wait_to_be_written() {
+    let mut fixture = Fixture::new(2);
+    let [counted, closed] = [service(0), service(1)];
+    fixture.changes.begin_write(&counted);
+    fixture.changes.close(&closed);
+    fixture.use_up();
+    for name in [&counted, &closed, &Name::new("team", "not-on-the-host")] {
+        assert!(fixture.changes.may_write(name), "{name}");
+    }
+    fixture.pass(10);
+    assert!(!fixture.changes.may_write(&counted), "it counts again");
+}
+
+#[test]
 fn services_that_are_made_have_an_allowance_of_their_own() {
     let mut fixture = Fixture::new(1);
     for number in 0..AT_ONCE {

@@ -3,9 +3,12 @@
 pub mod cache;
 mod content;
 pub mod denied_field;
+pub mod egress_index;
 pub mod endpoint_changes;
+pub mod endpoint_pods;
 mod extract;
 mod fresh;
+pub mod index;
 pub mod json;
 pub mod kind;
 pub mod kind_id;
@@ -25,6 +28,7 @@ pub mod stores;
 pub mod taint;
 pub mod tenant;
 pub mod to_host;
+pub mod trust_followers;
 pub mod watch_spec;
 
 pub use cache::Cache;

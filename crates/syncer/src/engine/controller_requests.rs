@@ -1,5 +1,5 @@
 //! Lets claims, snapshots and pods with claims wait for their turn: controllers of the host make requests because of them. How many is said by the
-//! [rules of the kind](berth_sync_rules::model::ToHost::controller_requests).
+//! [rules of the kind](berth_sync_rules::model::ToHost::controller_requests). Services that change [wait](super::endpoint_changes) as well.
 
 use super::{
     Outcome,
@@ -7,6 +7,7 @@ use super::{
     to_host::ObjectSync,
     turns::{self, Turn},
 };
+use berth_sync_rules::model::KindId;
 use serde_json::Value;
 
 /// What a write waits for.
@@ -16,6 +17,8 @@ pub(super) enum Wait {
     Requests(Turn),
     /// Bytes.
     Bytes(Turn),
+    /// Changes of endpoints.
+    Endpoints,
 }
 
 impl ObjectSync<'_> {
@@ -27,8 +30,18 @@ impl ObjectSync<'_> {
         if turn != Turn::Now {
             return Some(Wait::Requests(turn));
         }
+        let changes_service = !is_new && self.id == KindId::Service;
+        if changes_service && !self.engine.cache.endpoint_changes().may_write(self.name) {
+            return Some(Wait::Endpoints);
+        }
         let turn = self.engine.ask_to_write(&self.key(), bytes);
-        (turn != Turn::Now).then_some(Wait::Bytes(turn))
+        if turn != Turn::Now {
+            return Some(Wait::Bytes(turn));
+        }
+        if changes_service {
+            self.engine.cache.endpoint_changes().begin_write(self.name);
+        }
+        None
     }
 
     /// Says in the tenant that an object waits, if it does for long, and returns what to do. What happens on the host comes before: the tenant's
@@ -38,6 +51,7 @@ impl ObjectSync<'_> {
             Wait::Requests(Turn::Later { takes_long: true }) => self.record_wait_for_controllers().await,
             Wait::Requests(_) => {}
             Wait::Bytes(turn) => self.engine.report_wait(&self.key(), turn).await,
+            Wait::Endpoints => return self.wait_to_change_endpoints().await,
         }
         Outcome::new(turns::WAITS).comparing_again()
     }

@@ -1,5 +1,5 @@
-//! Opens Services again that were closed because their endpoints changed too often, and lets new ones wait if there are too many. What is counted, and
-//! which are closed, is decided by [`berth_sync_rules::model::endpoint_changes`] when objects change.
+//! Opens Services again that were closed because their endpoints changed too often, and lets writes of Services wait if there are too many. What is
+//! counted, and which are closed, is decided by [`berth_sync_rules::model::endpoint_changes`] when objects change.
 
 use super::{Engine, Outcome, recorder::Level, to_host::ObjectSync, turns};
 use berth_sync_rules::model::{Cache, KindId, json};
@@ -19,6 +19,15 @@ pub(crate) fn describe_too_many_services(cache: &Cache) -> String {
     )
 }
 
+/// Why no Service is changed now.
+fn describe_too_many_changes(cache: &Cache) -> String {
+    format!(
+        "the endpoints of more than {} Services in this cluster change in a second, in the long run. Change fewer at a time, or ask the platform team to \
+         raise spec.limits.endpointChangesPerSecond of the class",
+        cache.tenant.host_limits.endpoint_changes_per_second
+    )
+}
+
 impl ObjectSync<'_> {
     /// What to do if the host would make endpoints for the host object, and has made too many for the tenant.
     pub(super) async fn wait_to_make_endpoints(&self, desired: &Value) -> Option<Outcome> {
@@ -27,10 +36,22 @@ impl ObjectSync<'_> {
         }
         let why = describe_too_many_services(&self.engine.cache);
         let message = format!("The Service waits until it is made on the host cluster: {why}.");
+        Some(self.ask_again(&message).await)
+    }
+
+    /// What to do if the change of a Service comes too early.
+    pub(super) async fn wait_to_change_endpoints(&self) -> Outcome {
+        let why = describe_too_many_changes(&self.engine.cache);
+        let message = format!("The Service waits until it is changed on the host cluster: {why}.");
+        self.ask_again(&message).await
+    }
+
+    /// Says in the tenant why a Service waits.
+    async fn ask_again(&self, message: &str) -> Outcome {
         self.engine
-            .record_event(&self.key(), Level::Normal, turns::DELAYED, &message)
+            .record_event(&self.key(), Level::Normal, turns::DELAYED, message)
             .await;
-        Some(Outcome::requeue(turns::WAITS, RETRY))
+        Outcome::requeue(turns::WAITS, RETRY)
     }
 }
 
@@ -106,6 +127,33 @@ mod tests {
         assert_eq!(engine.metrics.closed_services.get(), 600);
         tokio::time::advance(CLOSED).await;
         engine.open_services();
+        assert_eq!(engine.metrics.closed_services.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_that_a_release_changes_wait_and_none_is_closed() {
+        let engine = engine();
+        // The allowance is whole, and their creation does not count any more.
+        tokio::time::advance(CLOSED).await;
+        engine.open_services();
+        make_services(&engine, 0..3000);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        engine.open_services();
+        let names: Vec<Name> = (0..3000)
+            .map(|number| Name::new("team", &format!("s{number}")))
+            .collect();
+        let desired = json!({"spec": {"selector": {"app": "a"}}});
+        let written = || {
+            let waits = |name: &&Name| {
+                let sync = sync_of_kind(&engine, KindId::Service, name);
+                sync.ask_to_write(&desired, false, 100)
+            };
+            names.iter().filter(|name| waits(name).is_none()).count()
+        };
+        assert_eq!(written(), 2400 - 120, "a part is for pods");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        engine.open_services();
+        assert_eq!(written(), 40, "four a second");
         assert_eq!(engine.metrics.closed_services.get(), 0);
     }
 

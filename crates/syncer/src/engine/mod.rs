@@ -28,6 +28,7 @@ mod device_room;
 mod dropped;
 mod endings;
 pub(crate) mod endpoint_changes;
+mod followers;
 mod gang_claims;
 mod group_members;
 mod host_bytes;
@@ -171,6 +172,8 @@ pub struct Engine {
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
     node_placements: Mutex<HashMap<Name, String>>,
+    /// Pods that follow Nodes and trust bundles.
+    followers: Mutex<followers::Followers>,
     /// Certificates that pods wait for.
     certificates: Mutex<certificates::Requests>,
     /// Turns to make keys for certificates.
@@ -273,6 +276,7 @@ impl Engine {
             schedule_phase: Mutex::default(),
             refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
+            followers: Mutex::default(),
             certificates: Mutex::default(),
             key_turns: Semaphore::new(certificates::KEYS_AT_A_TIME),
             orphaned_secrets: Mutex::default(),
@@ -416,6 +420,9 @@ impl Engine {
             }
             self.add(key);
         }
+        if id == KindId::ClusterTrustBundle {
+            self.follow_changes();
+        }
     }
 
     /// Records an Event about one of the tenant's objects.
@@ -433,13 +440,14 @@ impl Engine {
         }
     }
 
-    /// Packs objects that have not changed for some time, and publishes how much there is.
+    /// Packs objects that have not changed for some time, publishes how much there is, and does what was too early before.
     async fn pack(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PACK).await;
             self.cache.stores.pack_old();
             self.publish_host_bytes();
             self.open_services();
+            self.follow_changes();
         }
     }
 

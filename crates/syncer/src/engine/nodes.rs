@@ -9,7 +9,7 @@ use super::{
 };
 use berth_api::labels;
 use berth_sync_rules::{
-    kinds::{node, pod::placement},
+    kinds::node,
     model::{
         KindId, json,
         resource::{self, Name, Side},
@@ -41,7 +41,8 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
         .filter(|node| node.deletion.is_none());
     let live = stores.tenant(KindId::Node).get(name);
     let live_object = live.as_ref().map(|node| node.object());
-    reconsider_waiting_pods(engine, name, live_object.as_deref());
+    // A Node that is none of the platform's is deleted, however often it is made: no pod can run there.
+    note_placement(engine, name, live_object.as_deref().filter(|_| published.is_some()));
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
             if node::has_running_pods(&engine.cache, &name.name) {
@@ -70,21 +71,16 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
     }
 }
 
-/// Puts the pods that wait for a node into the queue if a Node has other labels or taints than before, or was cordoned or uncordoned:
+/// Lets the pods that wait for a node follow it if a Node has other labels or taints than before, or was cordoned or uncordoned:
 /// some may run on it now. The same if a Node comes or goes. `node` is the tenant's.
-fn reconsider_waiting_pods(engine: &Engine, name: &Name, node: Option<&Value>) {
+fn note_placement(engine: &Engine, name: &Name, node: Option<&Value>) {
     let has = node.map(node::placement);
     let before = match &has {
         Some(has) => lock(&engine.node_placements).insert(name.clone(), has.clone()),
         None => lock(&engine.node_placements).remove(name),
     };
-    if before == has {
-        return;
-    }
-    for (pod, host) in engine.cache.stores.host(KindId::Pod).all() {
-        if placement::waits(&host) {
-            engine.add(KindId::Pod.key(pod));
-        }
+    if before != has {
+        engine.note_changed_nodes();
     }
 }
 

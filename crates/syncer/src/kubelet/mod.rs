@@ -10,14 +10,20 @@
 //!
 //! - [`request`] reads requests and translates them for the host.
 //! - [`certificates`] makes a certificate for each node, for the names by which its API server addresses it.
-//! - `rate` limits how many requests the host gets.
+//! - `shares` divides what may be open among pods and namespaces, and `rate` limits how many requests the host gets.
+//!
+//! Each connection is for one request: one that is idle would keep a place from others.
 //!
 //! After an upgrade the bytes go through as they are, whatever protocol they are. The pod is identified by its name in
 //! the tenant and by the UID that its host pod was made for, and by nothing else in the request.
 
 pub mod certificates;
+mod counted_body;
 mod rate;
 pub mod request;
+mod shares;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     engine::Engine,
@@ -37,12 +43,14 @@ use berth_sync_rules::{
     translation::host_text,
 };
 use certificates::{Certificates, Subject};
+use counted_body::CountedBody;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use rate::Rate;
 use request::{Action, Denial};
 use serde_json::Value;
+use shares::{Share, Shares};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -51,7 +59,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Connections of the API server at a time. The broker refuses further ones.
 pub(crate) const CONNECTIONS: usize = 384;
-/// How long a connection may lie idle between requests. The API server gives its own up after 90 seconds.
+/// How long a connection may lie idle before its request. The API server sends it at once.
 const IDLE: Duration = Duration::from_mins(2);
 /// Time in which the host must agree to an upgrade.
 const UPGRADE: Duration = Duration::from_secs(30);
@@ -63,6 +71,7 @@ pub struct Kubelet {
     /// The host's API server: a client that lets connections be silent for as long as they like.
     host: Client,
     certificates: Arc<Certificates>,
+    shares: Shares,
     rate: Rate,
 }
 
@@ -72,6 +81,7 @@ impl Kubelet {
         Self {
             host,
             certificates,
+            shares: Shares::default(),
             rate: Rate::new(Instant::now()),
         }
     }
@@ -93,7 +103,7 @@ impl Kubelet {
             return;
         };
         let handle = |request| self.answer(cache, node, request);
-        if let Some((mut tenant, upgrading)) = serve::http(stream, IDLE, handle).await {
+        if let Some((mut tenant, (upgrading, _share))) = serve::http(stream, IDLE, handle).await {
             match upgrading.await {
                 Ok(host) => serve::tunnel(&mut tenant, &mut TokioIo::new(host)).await,
                 Err(error) => tracing::debug!(%error, "the host gave no upgraded connection"),
@@ -101,17 +111,21 @@ impl Kubelet {
         }
     }
 
-    async fn answer(&self, cache: &Cache, node: &Name, request: Request<Incoming>) -> Answer<OnUpgrade> {
+    async fn answer(&self, cache: &Cache, node: &Name, request: Request<Incoming>) -> Answer<(OnUpgrade, Share)> {
         let (method, uri) = (request.method(), request.uri());
         let asked = request::read(method, uri.path(), uri.query(), request.headers());
         let result = match asked {
             Ok(asked) => self.ask_host(cache, node, &asked, method, request.headers()).await,
             Err(denied) => Err(denied),
         };
-        result.unwrap_or_else(|denied| {
+        let answer = result.unwrap_or_else(|denied| {
             tracing::debug!(%node, status = %denied.status, reason = denied.message, "a kubelet request was denied");
             Answer::Response(text_response(denied.status, denied.message))
-        })
+        });
+        match answer {
+            Answer::Response(response) => Answer::Response(closing(response)),
+            upgrade @ Answer::Upgrade(..) => upgrade,
+        }
     }
 
     async fn ask_host(
@@ -121,9 +135,11 @@ impl Kubelet {
         asked: &request::Request,
         method: &Method,
         headers: &HeaderMap,
-    ) -> Result<Answer<OnUpgrade>, Denial> {
+    ) -> Result<Answer<(OnUpgrade, Share)>, Denial> {
+        // First, so that what there are too many of takes nothing from others.
+        let share = self.shares.take(&asked.pod, asked.action)?;
         // Before the pod is looked up: it may be another one afterwards.
-        tokio::time::sleep(self.rate.take(Instant::now())?).await;
+        tokio::time::sleep(self.rate.take(&asked.pod.namespace, Instant::now())?).await;
         let pod = host_pod(cache, node, asked)?;
         let mut request = Request::builder()
             .method(method)
@@ -147,8 +163,8 @@ impl Kubelet {
             Err(_) => return Err(no_answer()),
         };
         match (response.status(), asked.action) {
-            (StatusCode::SWITCHING_PROTOCOLS, action) if action.is_stream() => Ok(upgrade(response)),
-            (status, Action::Log) if status.is_success() => Ok(Answer::Response(log(response))),
+            (StatusCode::SWITCHING_PROTOCOLS, action) if action.is_stream() => Ok(upgrade(response, share)),
+            (status, Action::Log) if status.is_success() => Ok(Answer::Response(log(response, share))),
             (status, _) if status.is_success() || status.is_informational() => Err(no_answer()),
             (status, _) => Err(host_error(cache, asked, status, response.into_body()).await),
         }
@@ -214,17 +230,24 @@ fn text_response(status: StatusCode, message: String) -> Response<Body> {
     response
 }
 
-fn upgrade(mut response: Response<kube::client::Body>) -> Answer<OnUpgrade> {
+/// A response after which the connection is closed.
+fn closing(mut response: Response<Body>) -> Response<Body> {
+    let close = header::HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+fn upgrade(mut response: Response<kube::client::Body>, share: Share) -> Answer<(OnUpgrade, Share)> {
     let upgrading = hyper::upgrade::on(&mut response);
     let mut switching = Response::new(Body::empty());
     *switching.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *switching.headers_mut() = request::returned(response.headers());
-    Answer::Upgrade(switching, upgrading)
+    Answer::Upgrade(switching, (upgrading, share))
 }
 
-fn log(response: Response<kube::client::Body>) -> Response<Body> {
+fn log(response: Response<kube::client::Body>, share: Share) -> Response<Body> {
     let (parts, body) = response.into_parts();
-    let mut log = Response::new(Body::new(body));
+    let mut log = Response::new(Body::new(CountedBody::new(Body::new(body), share)));
     *log.status_mut() = parts.status;
     if let Some(kind) = parts.headers.get(header::CONTENT_TYPE) {
         log.headers_mut().insert(header::CONTENT_TYPE, kind.clone());

@@ -85,6 +85,12 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
             keys.retain(|slice| references.targets(slice) != own);
             keys
         }),
+        Dependency::on_tenant(KindId::EndpointSlice, |cache, name| {
+            let slice = cache.stores.tenant(KindId::EndpointSlice).get(name);
+            let service = slice.and_then(|slice| service(name, &slice.object()));
+            cache.egress_index().slices.set(name, service.into_iter().collect());
+            Vec::new()
+        }),
     ]);
 
 const SLICE: Fields = &[

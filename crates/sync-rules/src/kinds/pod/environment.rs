@@ -7,6 +7,7 @@ use super::{
     tables::{CONTAINERS, FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
 };
 use crate::{
+    kinds::service::working_part,
     model::{
         Cache, DeniedField, KindId, json,
         resource::{Name, host_name},
@@ -75,7 +76,7 @@ impl<'a> Environment<'a> {
             services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
             services.sort_by(|(a, _), (b, _)| a.cmp(b));
             let services = services.iter().map(|(service, stored)| {
-                let service_part = stored.extract(0, services::part_with_ports);
+                let service_part = working_part(stored);
                 (&*service.name, services::variables(&service.name, &service_part))
             });
             let of_services = services::select(services, count_containers(pod));

@@ -16,6 +16,7 @@
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status. Pods with many wait for their turn | `claims` |
 //! | templates of claims | must be on the host before the pod | `devices::claims_of_pods` |
 //! | status, node | from the host | `status` |
+//! | endpoints of Services, for the egress broker | what is known of both sides | `endpoint` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
 //! The tenant has neither scheduler nor kubelet: the host's scheduler places the host pod, the syncer binds the
@@ -27,6 +28,7 @@ pub mod certificate;
 pub mod claims;
 mod container;
 mod downward;
+mod endpoint;
 mod environment;
 pub mod gang;
 mod grace;
@@ -63,7 +65,7 @@ use crate::{
         Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
         pod_addresses::is_finished,
         references::Target,
-        resource::{self, Key, Name, Resource},
+        resource::{self, Key, Name, Resource, Side},
         store::{Stored, WatchSpec},
     },
     translation::fields::FieldIssues,
@@ -118,6 +120,15 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
             cache.keys_in_namespace(KindId::Pod, &policy.namespace)
         }),
         Dependency::on_tenant(KindId::ResourceClaim, user_claims::find_pods),
+        // What a pod is as an endpoint follows both sides.
+        Dependency::on_tenant(KindId::Pod, |cache, pod| {
+            endpoint::note(cache, pod, Side::Tenant);
+            Vec::new()
+        }),
+        Dependency::on_host(KindId::Pod, |cache, pod| {
+            endpoint::note(cache, pod, Side::Host);
+            Vec::new()
+        }),
     ]);
 
 /// Metadata that rules and decisions read; the rest is half of a small pod.

@@ -33,7 +33,7 @@ use berth_api::{
     sync_policy::{PriorityBand, allows},
 };
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Taints that nodes commonly have; those of the tenant's nodes are added.
 const COMMON_TAINTS: &[&str] = &[
@@ -229,11 +229,18 @@ fn visible_taints(cache: &Cache) -> BTreeSet<String> {
     keys
 }
 
+/// The tenant's Nodes, without those that are none of the platform's: these are deleted, and pods on the host must not change because of them.
+fn platform_nodes(cache: &Cache) -> impl Iterator<Item = (Name, Arc<Stored>)> {
+    let published = cache.stores.host(KindId::Node);
+    let nodes = cache.stores.tenant(KindId::Node).all().into_iter();
+    nodes.filter(|(name, _)| published.contains(name))
+}
+
 /// Keeps a new pod off nodes that the tenant has cordoned or tainted, unless it tolerates that.
 fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
     let tolerates_cordon = Taint::of_cordon().is_tolerated(json::items(source, &["tolerations"]));
     let mut repelling: Vec<Value> = Vec::new();
-    for (name, node) in cache.stores.tenant(KindId::Node).all() {
+    for (name, node) in platform_nodes(cache) {
         let repels = || own_taints(cache, &name, &node, source).any(Taint::repels);
         if (node.unschedulable && !tolerates_cordon) || repels() {
             repelling.push(other_than(&name));
@@ -260,7 +267,7 @@ fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, V
 /// only the host's taints, so they become preferences.
 fn prefer_other_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
     let mut tainted: Vec<(Name, usize)> = Vec::new();
-    for (name, node) in cache.stores.tenant(KindId::Node).all() {
+    for (name, node) in platform_nodes(cache) {
         let count = own_taints(cache, &name, &node, source)
             .filter(|taint| !taint.repels())
             .count();

@@ -47,9 +47,14 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
                 .into_iter()
                 .collect()
         }),
+        // The engine lets the pods follow them, at a bounded pace.
         Dependency::on_tenant(KindId::ClusterTrustBundle, |cache, _bundle| {
-            let pods = trust::pods_with_bundles(cache).into_iter();
-            pods.map(|name| KindId::PodToken.key(name)).collect()
+            cache.trust_followers().has_changed = true;
+            Vec::new()
+        }),
+        Dependency::on_tenant(KindId::Pod, |cache, pod| {
+            trust::note_pod(cache, pod);
+            Vec::new()
         }),
         Dependency::on_tenant(KindId::Pod, |cache, pod| {
             let concerns = waits_for_node(cache, pod) || is_left_over(cache, pod);

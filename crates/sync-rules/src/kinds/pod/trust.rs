@@ -42,8 +42,8 @@ pub const BUNDLES: Kind = Kind::read_only(
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 /// Its last line.
 const END: &str = "-----END CERTIFICATE-----";
-/// What a pod's JSON text contains if it has such a projection.
-const MENTION: &str = "clusterTrustBundle";
+/// The source of a projected volume.
+const SOURCE: &str = "clusterTrustBundle";
 
 fn trim(bundle: &mut Value) {
     let metadata = &bundle["metadata"];
@@ -100,7 +100,7 @@ pub fn bundles(cache: &Cache, pod: &Value) -> Bundles {
     let mut left = MAX_POD_SECRET_BYTES;
     for (volume_index, volume) in json::items(pod, &["spec", "volumes"]).iter().enumerate() {
         for (source_index, source) in json::items(volume, &["projected", "sources"]).iter().enumerate() {
-            let Some(projection) = source.get("clusterTrustBundle").filter(|value| !value.is_null()) else {
+            let Some(projection) = projection_of(source) else {
                 continue;
             };
             let Some(certificates) = select(cache, projection, &mut left) else {
@@ -120,12 +120,29 @@ pub fn bundles(cache: &Cache, pod: &Value) -> Bundles {
     bundles
 }
 
-/// The pods with projections of trust bundles, whichever these are: trust bundles rarely change.
-pub fn pods_with_bundles(cache: &Cache) -> Vec<Name> {
-    let pods = cache.stores.tenant(KindId::Pod).all().into_iter();
-    pods.filter(|(_, pod)| pod.mentions(MENTION))
-        .map(|(name, _)| name)
-        .collect()
+/// The projection of trust bundles in a source of a projected volume.
+fn projection_of(source: &Value) -> Option<&Value> {
+    source.get(SOURCE).filter(|value| !value.is_null())
+}
+
+/// Notes whether a pod has projections of trust bundles, whichever these are: it follows all of them.
+pub(super) fn note_pod(cache: &Cache, name: &Name) {
+    let pod = cache.stores.tenant(KindId::Pod).get(name).map(|pod| pod.object());
+    let volumes = pod.iter().flat_map(|pod| json::items(pod, &["spec", "volumes"]));
+    let mut sources = volumes.flat_map(|volume| json::items(volume, &["projected", "sources"]));
+    let follows = sources.any(|source| projection_of(source).is_some());
+    cache.trust_followers().set(name, follows);
+}
+
+/// Number of trust bundles that are as much work as a pod, and bytes of them.
+const BUNDLES_LIKE_A_POD: (usize, u64) = (64, 1 << 20);
+
+/// How much work it is to reconcile all pods that follow trust bundles, in that of one pod without any: for each, all bundles are looked at.
+pub fn cost_of_following(cache: &Cache) -> u64 {
+    let bundles = cache.stores.tenant(KindId::ClusterTrustBundle);
+    let (number, bytes) = BUNDLES_LIKE_A_POD;
+    let of_bundles = (bundles.len() / number) as u64 + bundles.bytes() / bytes;
+    (1 + of_bundles).saturating_mul(cache.trust_followers().len() as u64)
 }
 
 /// The certificates that a projection selects. None if they have more bytes than are `left`, from which they are taken.
@@ -151,14 +168,17 @@ fn select(cache: &Cache, projection: &Value, left: &mut usize) -> Option<BTreeSe
         return Some(found);
     };
     for (_, bundle) in bundles.all() {
-        let bundle = bundle.object();
-        if json::text(&bundle, &["spec", "signerName"]) == Some(signer)
-            && selector.matches(&json::strings(&bundle, &["metadata", "labels"]))
-        {
-            add(&bundle)?;
+        let head = bundle.extract(0, head_of);
+        if json::text(&head, &["signerName"]) == Some(signer) && selector.matches(&json::strings(&head, &["labels"])) {
+            add(&bundle.object())?;
         }
     }
     Some(found)
+}
+
+/// What decides whether a projection selects a trust bundle. Its certificates are read only then.
+fn head_of(bundle: &Value) -> Value {
+    json!({"signerName": bundle["spec"]["signerName"], "labels": bundle["metadata"]["labels"]})
 }
 
 /// The label selector; none if there is none, or if it is one that the API server would not have accepted.
@@ -192,7 +212,10 @@ fn describe(projection: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::store::Stored, model::tenant::test_tenant, registry};
+    use crate::{
+        model::{resource::Side, store::Stored, tenant::test_tenant},
+        registry,
+    };
 
     fn certificate(number: u8) -> String {
         format!("{BEGIN}\nMIIB{number}\n{END}\n")
@@ -209,6 +232,64 @@ mod tests {
             store.written(Name::new("", name), Stored::new(&bundle));
         }
         cache
+    }
+
+    #[test]
+    fn pods_with_projections_are_known_without_reading_them() {
+        let cache = cache(&[]);
+        let (trusting, plain) = (Name::new("team", "trusting"), Name::new("team", "plain"));
+        let pods = cache.stores.tenant(KindId::Pod);
+        let put = |name: &Name, object: &Value| {
+            pods.watched(name.clone(), Stored::new(object));
+            cache.update_dependents(Side::Tenant, KindId::Pod, name)
+        };
+        put(&trusting, &pod(&json!({"name": "ours"})));
+        put(
+            &plain,
+            &json!({"metadata": {"annotations": {"note": "clusterTrustBundle"}}, "spec": {}}),
+        );
+        assert!(cache.trust_followers().pods().eq([&trusting]));
+        let bundle = Name::new("", "ours");
+        let keys = cache.update_dependents(Side::Tenant, KindId::ClusterTrustBundle, &bundle);
+        assert!(keys.is_empty(), "they follow it at a bounded pace");
+        assert!(std::mem::take(&mut cache.trust_followers().has_changed));
+        pods.forget(&trusting);
+        assert_eq!(cache.trust_followers().len(), 1, "the store is not read");
+        cache.update_dependents(Side::Tenant, KindId::Pod, &trusting);
+        assert!(cache.trust_followers().is_empty());
+    }
+
+    #[test]
+    fn many_or_large_bundles_make_following_more_work() {
+        let cache = cache(&[]);
+        assert_eq!(cost_of_following(&cache), 0, "no pod follows");
+        for pod in ["one", "two"] {
+            cache.trust_followers().set(&Name::new("team", pod), true);
+        }
+        assert_eq!(cost_of_following(&cache), 2);
+        let bundles = cache.stores.tenant(KindId::ClusterTrustBundle);
+        for number in 0..BUNDLES_LIKE_A_POD.0 {
+            let bundle = Stored::new(&json!({"metadata": {"name": number.to_string()}})).of_bytes(1 << 15);
+            bundles.watched(Name::new("", &number.to_string()), bundle);
+        }
+        assert_eq!(cost_of_following(&cache), 2 * (1 + 1 + 2));
+    }
+
+    #[test]
+    fn certificates_of_bundles_that_are_not_selected_are_read_once() {
+        let signer = "example.com/ca";
+        let cache = cache(&[
+            ("one", Some(signer), "a", certificate(1)),
+            ("two", Some(signer), "b", certificate(2)),
+        ]);
+        let selected = json!({"signerName": signer, "labelSelector": {"matchLabels": {"team": "a"}}});
+        assert_eq!(select_one(&cache, &selected), Ok(certificate(1)));
+        let other = cache
+            .stores
+            .tenant(KindId::ClusterTrustBundle)
+            .get(&Name::new("", "two"));
+        let head = other.unwrap().extract(0, |_| unreachable!("it is known"));
+        assert_eq!(head, json!({"signerName": signer, "labels": {"team": "b"}}));
     }
 
     fn pod(projection: &Value) -> Value {

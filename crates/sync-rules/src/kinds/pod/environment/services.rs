@@ -5,7 +5,7 @@ use crate::{
     model::{DeniedField, json},
     translation::sizes::MAX_SERVICE_VARIABLE_BYTES,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Variables of Services that a pod gets.
 pub(super) struct OfServices<'a> {
@@ -64,12 +64,6 @@ impl OfServices<'_> {
     }
 }
 
-/// What the variables of a Service are made of: each new pod gets those of all Services of its namespace, and their annotations can be long.
-pub(super) fn part_with_ports(service: &Value) -> Value {
-    let spec = &service["spec"];
-    json!({"spec": {"clusterIP": spec["clusterIP"], "ports": spec["ports"]}})
-}
-
 /// The variables that a kubelet makes of a Service.
 pub(super) fn variables(name: &str, service: &Value) -> Vec<(String, String)> {
     let ip = json::text(service, &["spec", "clusterIP"]).unwrap_or_default();
@@ -113,6 +107,7 @@ pub(super) fn variables(name: &str, service: &Value) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn service_variables_are_the_kubelets() {

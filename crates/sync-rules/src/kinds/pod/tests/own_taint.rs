@@ -3,9 +3,17 @@
 use super::{super::*, cache, name, pod};
 use crate::model::{KindId, store::Stored};
 
+/// Puts a node of the platform.
+fn publish(cache: &Cache, name: &str) {
+    let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"nodeName": name}});
+    let nodes = cache.stores.host(KindId::Node);
+    nodes.written(Name::new("", name), Stored::new(&node));
+}
+
 #[test]
 fn new_pods_keep_off_cordoned_nodes() {
     let cache = cache();
+    publish(&cache, "gpu-1");
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": true}});
     cache
         .stores
@@ -75,6 +83,7 @@ fn new_pods_prefer_nodes_that_the_tenant_has_tainted_less() {
         let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
         let nodes = cache.stores.tenant(KindId::Node);
         nodes.written(Name::new("", name), Stored::new(&node));
+        publish(&cache, name);
     }
     let preferences = |tolerated: &[&str]| {
         let mut pod = pod();
@@ -111,7 +120,22 @@ fn pods_of_a_tenant_that_tainted_many_nodes_are_accepted_all_the_same() {
         let name = format!("gpu-{number}");
         let node = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"taints": taints}});
         nodes.written(Name::new("", &name), Stored::new(&node));
+        publish(&cache, &name);
     }
     let translated = Pods.translate(&cache, &name(), &pod()).unwrap();
     assert!(json::items(&translated.object, &["spec", "affinity", "nodeAffinity"]).is_empty());
+}
+
+#[test]
+fn nodes_that_the_tenant_makes_itself_change_no_pod() {
+    let cache = cache();
+    let before = Pods.translate(&cache, &name(), &pod()).unwrap().object;
+    let taints = json!([{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]);
+    let node =
+        json!({"metadata": {"name": "own", "resourceVersion": "1"}, "spec": {"unschedulable": true, "taints": taints}});
+    let nodes = cache.stores.tenant(KindId::Node);
+    nodes.written(Name::new("", "own"), Stored::new(&node));
+    assert_eq!(Pods.translate(&cache, &name(), &pod()).unwrap().object, before);
+    publish(&cache, "own");
+    assert_ne!(Pods.translate(&cache, &name(), &pod()).unwrap().object, before);
 }
