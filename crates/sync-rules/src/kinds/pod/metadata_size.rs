@@ -9,7 +9,7 @@ use berth_api::{
 use serde_json::Value;
 
 /// Most labels of a pod. On the host, keys are up to 82 bytes long.
-const MAX_LABELS: usize = 250;
+pub(super) const MAX_LABELS: usize = 250;
 
 /// Most bytes of a host pod's annotations, keys and values. API servers take 256 KiB; the rest is for Berth, and for network plug-ins and
 /// webhooks of the host.
