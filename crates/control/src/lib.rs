@@ -201,6 +201,23 @@ fn build_schedule_policies(
     }
 }
 
+/// With what is known of pools from their nodes.
+fn build_host_node_pools(
+    client: &Client,
+    stores: &Stores,
+    (requested, unavailable, health): (&Arc<RequestTracker>, &Arc<UnavailableTracker>, &Arc<HealthTracker>),
+    recorder: &EventRecorder,
+) -> HostNodePoolContext {
+    HostNodePoolContext {
+        client: client.clone(),
+        stores: stores.clone(),
+        requested: Arc::clone(requested),
+        unavailable: Arc::clone(unavailable),
+        health: Arc::clone(health),
+        recorder: recorder.clone(),
+    }
+}
+
 fn build_shared_nodes(client: &Client, stores: &Stores, clock: &clock::Clock, metrics: &Metrics) -> SharedNodesContext {
     SharedNodesContext {
         client: client.clone(),
@@ -272,14 +289,7 @@ fn build_controllers(
             rotations: metrics.rotations.clone(),
             recorder: recorder.clone(),
         },
-        host_node_pool: HostNodePoolContext {
-            client: client.clone(),
-            stores: stores.clone(),
-            requested: Arc::clone(&requested),
-            unavailable: Arc::clone(&unavailable),
-            health: Arc::clone(&health),
-            recorder: recorder.clone(),
-        },
+        host_node_pool: build_host_node_pools(&client, &stores, (&requested, &unavailable, &health), &recorder),
         shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
         quotas: QuotasContext {
             client: client.clone(),

@@ -38,8 +38,8 @@ mod tests {
     use super::*;
     use std::collections::{BTreeSet, HashSet};
 
-    fn on(node: &str, value: u32) -> Option<(String, u32)> {
-        Some((node.into(), value))
+    fn on(node: &str, value: u32) -> (String, u32) {
+        (node.into(), value)
     }
 
     fn nodes(changed: BTreeSet<String>) -> Vec<String> {
@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn changes_are_reported_once_and_by_node() {
         let index = NodeIndex::default();
-        assert_eq!(nodes(index.put("a", on("n1", 1))), ["n1"]);
-        assert!(index.put("a", on("n1", 1)).is_empty());
-        assert_eq!(nodes(index.put("a", on("n1", 2))), ["n1"]);
-        assert_eq!(nodes(index.put("a", on("n2", 2))), ["n1", "n2"]);
+        assert_eq!(nodes(index.put("a", Some(on("n1", 1)))), ["n1"]);
+        assert!(index.put("a", Some(on("n1", 1))).is_empty());
+        assert_eq!(nodes(index.put("a", Some(on("n1", 2)))), ["n1"]);
+        assert_eq!(nodes(index.put("a", Some(on("n2", 2)))), ["n1", "n2"]);
         assert_eq!(index.of("n2"), BTreeMap::from([("a".into(), 2)]));
         assert!(index.of("n1").is_empty());
         assert_eq!(nodes(index.put("a", None)), ["n2"]);
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn objects_missing_in_a_new_list_are_removed() {
         let index = NodeIndex::default();
-        index.put("a", on("n1", 1));
-        index.put("b", on("n2", 1));
+        index.put("a", Some(on("n1", 1)));
+        index.put("b", Some(on("n2", 1)));
         assert_eq!(nodes(index.retain(&HashSet::from(["b".to_owned()]))), ["n1"]);
         assert!(index.of("n1").is_empty() && !index.of("n2").is_empty());
     }

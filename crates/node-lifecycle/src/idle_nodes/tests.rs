@@ -145,16 +145,16 @@ fn nodes_that_pods_cannot_use_do_not_count() {
         node("quarantined", state("Quarantined")),
         node("unschedulable", |node| node["spec"]["unschedulable"] = true.into()),
         node("not-ready", |node| {
-            node["status"]["conditions"][0]["status"] = "False".into()
+            node["status"]["conditions"][0]["status"] = "False".into();
         }),
         node("full-disk", |node| {
             node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]);
         }),
         node("no-gpus", |node| {
-            node["metadata"]["labels"][labels::POOL] = "cpu".into()
+            node["metadata"]["labels"][labels::POOL] = "cpu".into();
         }),
         node("no-pool", |node| {
-            node["metadata"]["labels"][labels::POOL] = "gone".into()
+            node["metadata"]["labels"][labels::POOL] = "gone".into();
         }),
     ];
     assert_eq!(find(&nodes, &[], LATE), UnrequestedGpus::default());

@@ -38,15 +38,13 @@ fn config_map(number: usize, size: usize) -> String {
 /// The list of ConfigMaps of these sizes as a stream.
 fn stream(sizes: &[usize]) -> String {
     let objects = sizes.iter().enumerate().map(|(number, size)| config_map(number, *size));
-    let mut lines: String = objects
-        .map(|object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"))
-        .collect();
-    lines.push_str(concat!(
+    let added = objects.map(|object| format!(r#"{{"type":"ADDED","object":{object}}}"#));
+    let end = concat!(
         r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"9","#,
         r#""annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
-        "\n"
-    ));
-    lines
+    );
+    let lines: Vec<String> = added.chain([end.into()]).collect();
+    lines.join("\n") + "\n"
 }
 
 /// A page of ConfigMaps of these sizes. The token for the rest of the list is the number of the objects before.
