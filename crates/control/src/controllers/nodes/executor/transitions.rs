@@ -216,7 +216,7 @@ async fn apply_next_transition(
     let (gpu_clients, client_images) = match &pods {
         Some(pods) if assignment.state == AssignmentState::Scrubbing => (
             list_paused_pods(node, assignment, &pods.of_daemon_sets),
-            list_client_images(&pool, &pods.of_daemon_sets),
+            list_client_images(node, &pool, &pods.of_daemon_sets),
         ),
         _ => (Vec::new(), BTreeSet::new()),
     };
