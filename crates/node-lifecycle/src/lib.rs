@@ -9,6 +9,7 @@
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
 //! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
+//! | [`evicted_pods`] | pods that have to end before a tenant gets their node |
 //! | [`repair`] | nodes that are not Ready for too long |
 //! | [`fleet`] | all of it as the planner's input |
 //! | [`own_nodes`] | the nodes of tenants, with the pods that each tenant runs on its own |
@@ -23,6 +24,7 @@ pub mod assignment;
 mod by_node;
 pub mod demand;
 pub mod devices;
+pub mod evicted_pods;
 pub mod fleet;
 pub mod idle;
 pub mod idle_nodes;

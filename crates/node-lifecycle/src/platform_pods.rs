@@ -5,7 +5,7 @@ use crate::{
     pod_phase::has_ended,
     pod_requests::{self, Requests},
 };
-use berth_api::labels;
+use berth_api::{labels, names, system};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use kube_core::ResourceExt;
 
@@ -23,9 +23,12 @@ pub struct PlatformPod {
 }
 
 impl PlatformPod {
-    /// Reads a pod. Of those of a tenant's control plane no requests are kept: they run on nodes of no tenant.
+    /// Reads a pod. Of those of a tenant's control plane no requests are kept: they run on nodes of no tenant. Who may create pods in another
+    /// namespace can give them the same label.
     pub fn read(pod: &Pod) -> Self {
-        let is_of_control_plane = pod.labels().contains_key(labels::TENANT);
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let slug = pod.labels().get(labels::TENANT);
+        let is_of_control_plane = slug.is_some_and(|slug| names::is_control_plane_namespace(namespace, slug));
         Self {
             requests: if is_of_control_plane {
                 Requests::new()
@@ -63,19 +66,33 @@ pub fn is_in_the_way(pod: &Pod) -> bool {
         .owner_references()
         .iter()
         .any(|owner| owner.controller == Some(true) && matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
-    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    // Kubernetes takes the first that matches.
-    let first = tolerations.find(|toleration| tolerates_every_tenant(toleration));
-    let stays = first.is_some_and(|toleration| toleration.toleration_seconds.is_none());
     !is_of_node
-        && !stays
+        && !stays_with_every_tenant(pod)
         && !has_ended(pod)
         && !pod.annotations().contains_key(MIRROR)
-        && !pod.labels().contains_key(labels::PLACEHOLDER)
+        && !is_placeholder(pod)
+}
+
+/// Whether control made a pod to show demand to autoscalers. Who may create pods in another namespace can give them the same label.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    pod.metadata.namespace.as_deref() == Some(system::NAMESPACE) && pod.labels().contains_key(labels::PLACEHOLDER)
+}
+
+/// Whether a pod stays on its node whichever tenant gets it.
+pub(crate) fn stays_with_every_tenant(pod: &Pod) -> bool {
+    stays(pod, tolerates_every_tenant)
+}
+
+/// Whether a pod stays on a node with a taint for ever. `tolerates`: whether a toleration is one of this taint, for ever or for a time.
+pub(crate) fn stays(pod: &Pod, tolerates: fn(&Toleration) -> bool) -> bool {
+    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    // Kubernetes takes the first that matches.
+    let first = tolerations.find(|toleration| tolerates(toleration));
+    first.is_some_and(|toleration| toleration.toleration_seconds.is_none())
 }
 
 /// Whether a pod with this toleration stays on a node, for ever or for a time, whichever tenant gets it.
-fn tolerates_every_tenant(toleration: &Toleration) -> bool {
+pub(crate) fn tolerates_every_tenant(toleration: &Toleration) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     toleration.operator.as_deref() == Some("Exists")
         && (key.is_empty() || key == labels::TENANT)
@@ -131,6 +148,8 @@ mod tests {
             json!({}),
             owned_by("ReplicaSet"),
             json!({"metadata": {"labels": {labels::TENANT: "vision-abc"}}}),
+            // Another namespace than control's.
+            json!({"metadata": {"labels": {labels::PLACEHOLDER: "h100"}}}),
             json!({"status": {"phase": "Pending"}}),
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
             tolerating(&json!({"key": "nvidia.com/gpu", "operator": "Exists"})),
@@ -148,7 +167,7 @@ mod tests {
             owned_by("DaemonSet"),
             owned_by("Node"),
             json!({"metadata": {"annotations": {MIRROR: "id"}}}),
-            json!({"metadata": {"labels": {labels::PLACEHOLDER: "h100"}}}),
+            json!({"metadata": {"namespace": system::NAMESPACE, "labels": {labels::PLACEHOLDER: "h100"}}}),
             json!({"status": {"phase": "Succeeded"}}),
             json!({"status": {"phase": "Failed"}}),
             tolerating(&json!({"operator": "Exists"})),
@@ -173,13 +192,27 @@ mod tests {
 
     #[test]
     fn the_use_of_a_node_is_the_sum_of_its_pods() {
-        let control_plane = pod(&json!({"metadata": {"labels": {labels::TENANT: "vision-abc"}}}));
         let mut used = NodeUse::default();
         used.add("shop/web-1", &PlatformPod::read(&pod(&json!({}))));
         used.add("net/agent", &PlatformPod::read(&pod(&owned_by("DaemonSet"))));
-        used.add("berth-v/api", &PlatformPod::read(&control_plane));
         assert_eq!((used.requests["cpu"], used.requests["pods"]), (2000, 2000));
-        assert_eq!(used.in_the_way, ["shop/web-1", "berth-v/api"]);
+        assert_eq!(used.in_the_way, ["shop/web-1"]);
+    }
+
+    #[test]
+    fn only_pods_in_the_namespace_of_a_control_plane_hide_what_they_request() {
+        let id = names::TenantId::new("vision", "6f2c");
+        for (namespace, is_counted) in [
+            (id.control_plane_namespace(), false),
+            (id.workload_namespace(), true),
+            (names::TenantId::new("speech", "6f2d").control_plane_namespace(), true),
+            ("shop".to_owned(), true),
+        ] {
+            let labels = json!({labels::TENANT: id.slug()});
+            let read = PlatformPod::read(&pod(&json!({"metadata": {"namespace": namespace, "labels": labels}})));
+            assert_eq!(read.requests.contains_key("cpu"), is_counted, "{namespace}");
+            assert!(read.is_in_the_way, "{namespace}");
+        }
     }
 
     #[test]

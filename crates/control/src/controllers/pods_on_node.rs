@@ -6,18 +6,26 @@ use crate::{
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
-use berth_node_lifecycle::platform_pods::is_in_the_way;
+use berth_node_lifecycle::{
+    evicted_pods::{is_evicted, may_run},
+    platform_pods::is_in_the_way,
+};
 use berth_runtime::watched::{Watched, for_each};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodSpec, PodStatus},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 /// The pods on a node, listed by the API server itself: a view that lags could free a node too early. Of each only a part is kept: who is root on a
 /// node makes any number of static pods there.
 #[derive(Default)]
 pub(super) struct PodsOnNode {
-    /// Pods that syncers made ([`is_of_tenant`]), without labels and annotations, and with nothing of their spec but the grace period.
+    /// Pods that syncers made ([`is_of_tenant`]), as far as [`reduce`] keeps them.
     pub(super) of_tenants: Vec<Pod>,
+    /// Pods that the taint of a node between two tenants evicts ([`is_evicted`]), as far as [`reduce`] keeps them.
+    evicted: Vec<Pod>,
     /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
     /// `namespace/name` of those of the other pods that keep the node from being assigned ([`is_in_the_way`]).
@@ -50,7 +58,10 @@ impl PodsOnNode {
         }
     }
 
-    fn add(&mut self, mut pod: Pod) {
+    fn add(&mut self, pod: Pod) {
+        if is_evicted(&pod) {
+            self.evicted.push(reduce(&pod));
+        }
         if !is_of_tenant(&pod) {
             self.platform.extend(ids_on_node(&pod));
             if is_in_the_way(&pod) {
@@ -61,16 +72,7 @@ impl PodsOnNode {
             }
             return;
         }
-        let own = pod.spec.and_then(|spec| spec.termination_grace_period_seconds);
-        (pod.metadata.labels, pod.metadata.annotations) = (None, None);
-        self.of_tenants.push(Pod {
-            metadata: pod.metadata,
-            spec: Some(PodSpec {
-                termination_grace_period_seconds: own,
-                ..PodSpec::default()
-            }),
-            status: None,
-        });
+        self.of_tenants.push(reduce(&pod));
     }
 
     /// `namespace/name` of the tenants' pods.
@@ -82,6 +84,46 @@ impl PodsOnNode {
     pub(super) fn held_names(&self, now: Timestamp) -> Vec<String> {
         let held = self.of_tenants.iter().filter(|pod| is_held(&pod.metadata, now));
         held.map(full_name).collect()
+    }
+
+    /// Pods that have to end before a tenant gets the node, which has had its taint since `tainted` or longer.
+    fn list_evicted(&self, tainted: Option<Timestamp>) -> Vec<&Pod> {
+        self.evicted.iter().filter(|pod| may_run(pod, tainted)).collect()
+    }
+
+    /// `namespace/name` of these pods.
+    pub(super) fn evicted_names(&self, tainted: Option<Timestamp>) -> Vec<String> {
+        self.list_evicted(tainted).into_iter().map(full_name).collect()
+    }
+
+    /// Deletes these pods, or gives them less time to end. Without `deletes_running` those are left whose deletion has not begun. None is removed
+    /// before its kubelet reports its end.
+    pub(super) async fn end_evicted(
+        &self,
+        client: &Client,
+        tainted: Option<Timestamp>,
+        deletes_running: bool,
+        limits: DeletionLimits,
+    ) -> Result<(), ReconcileError> {
+        let mut failed = Ok(());
+        for pod in self.list_evicted(tainted) {
+            if pod.metadata.deletion_timestamp.is_none() && !deletes_running {
+                continue;
+            }
+            let own = own_grace_seconds(pod);
+            let step = next_step(&pod.metadata, own, limits.max_grace_seconds, limits.now);
+            if let DeletionStep::Delete { grace_seconds } = step {
+                let namespace = pod.namespace().unwrap_or_default();
+                tracing::info!(
+                    namespace,
+                    pod = pod.name_any(),
+                    grace_seconds,
+                    "pod does not tolerate the taint of its node, which a tenant gets, and is deleted"
+                );
+                failed = failed.and(delete_pod(&api_of(client, pod), &pod.metadata, grace_seconds).await);
+            }
+        }
+        failed
     }
 
     /// Evicts the tenants' pods, as `kubectl drain` does. Disruption budgets may say "not yet" (429). A pod that cannot be
@@ -107,7 +149,7 @@ impl PodsOnNode {
     pub(super) async fn delete(&self, client: &Client, limits: DeletionLimits) -> Result<(), ReconcileError> {
         let mut failed = Ok(());
         for pod in &self.of_tenants {
-            let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+            let own = own_grace_seconds(pod);
             let grace_seconds = match next_step(&pod.metadata, own, limits.max_grace_seconds, limits.now) {
                 DeletionStep::Delete { grace_seconds } => grace_seconds,
                 DeletionStep::Remove if limits.removes_overdue => {
@@ -125,6 +167,38 @@ impl PodsOnNode {
         }
         failed
     }
+}
+
+/// What is kept of a pod that is to be deleted: of its spec the grace period, and of its status when its kubelet has taken it.
+fn reduce(pod: &Pod) -> Pod {
+    let metadata = &pod.metadata;
+    let status = pod.status.as_ref();
+    Pod {
+        metadata: ObjectMeta {
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version.clone(),
+            creation_timestamp: metadata.creation_timestamp.clone(),
+            deletion_timestamp: metadata.deletion_timestamp.clone(),
+            deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+            finalizers: metadata.finalizers.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            termination_grace_period_seconds: own_grace_seconds(pod),
+            ..PodSpec::default()
+        }),
+        status: Some(PodStatus {
+            start_time: status.and_then(|status| status.start_time.clone()),
+            ..PodStatus::default()
+        }),
+    }
+}
+
+/// The grace period of a pod, in seconds, if it names one.
+fn own_grace_seconds(pod: &Pod) -> Option<i64> {
+    pod.spec.as_ref()?.termination_grace_period_seconds
 }
 
 /// By what a pod of the platform is known on its node: its UID and, if it is static, the kubelet's ID.

@@ -9,7 +9,7 @@ use crate::key::Key;
 use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_node_lifecycle::{
     Assignment, NodeIndex, node,
-    platform_pods::PlatformPod,
+    platform_pods::{PlatformPod, is_placeholder},
     shared_nodes::{self, SharedPod},
 };
 use berth_runtime::queue::Queue;
@@ -72,8 +72,8 @@ impl Owners {
     }
 }
 
-/// Watches the pods on nodes that no syncer made, without placeholders, which every pod preempts. The receiver resolves when the first
-/// list is complete.
+/// Watches the pods on nodes that no syncer made. Placeholders are left out, which every pod preempts. The receiver resolves when the first list is
+/// complete.
 pub(super) fn platform_pods(
     client: &Client,
     owners: Owners,
@@ -84,16 +84,14 @@ pub(super) fn platform_pods(
     let (listed, is_listed) = oneshot::channel();
     let api = Api::all(client.clone());
     let config = watcher::Config::default()
-        .labels(&format!(
-            "{}!={},!{}",
-            labels::MANAGED_BY,
-            labels::MANAGED_BY_SYNCER,
-            labels::PLACEHOLDER
-        ))
+        .labels(&format!("{}!={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER))
         .fields("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed");
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {
-        let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, PlatformPod::read(pod)));
+        let place = |pod: &Pod| {
+            let node = pod.spec.as_ref()?.node_name.clone()?;
+            (!is_placeholder(pod)).then(|| (node, PlatformPod::read(pod)))
+        };
         let places = Places {
             index: &of_task,
             place,

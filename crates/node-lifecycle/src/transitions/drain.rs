@@ -146,10 +146,14 @@ fn reason_after_drain(assignment: &Assignment) -> &str {
 
 /// The first few of these names.
 pub(super) fn name_some(names: &[String]) -> String {
-    const NAMED: usize = 5;
-    let named = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED {
-        format!("{named} and {} more", names.len() - NAMED)
+    name_first(names, 5)
+}
+
+/// The first of these names, and how many more there are.
+pub(super) fn name_first(names: &[String], most: usize) -> String {
+    let named = names.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > most {
+        format!("{named} and {} more", names.len() - most)
     } else {
         named
     }

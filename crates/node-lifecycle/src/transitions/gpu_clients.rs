@@ -2,7 +2,9 @@
 //! program has open cannot be reset. So these labels are changed before the scrub, and restored by whatever ends it.
 
 use super::{Observation, POLL, Transition, drain::name_some, quarantine};
-use crate::{Assignment, demand::NodeRules};
+use crate::{
+    Assignment, demand::NodeRules, evicted_pods::may_run_between_tenants, platform_pods::stays_with_every_tenant,
+};
 use berth_api::{HostNodePoolSpec, Sharing, labels::PAUSED_FOR_SCRUB};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube_core::ResourceExt;
@@ -28,7 +30,7 @@ pub(super) fn await_no_gpu_clients(observation: &Observation<'_>, limit: i64) ->
             "the label {key} is {value} after {limit} s: something else works on the GPUs"
         )));
     }
-    let paused = find_labels_to_pause(observation);
+    let paused = find_labels_to_pause(observation.node, observation.pool);
     if !paused.is_empty() {
         let changed = paused
             .keys()
@@ -61,9 +63,9 @@ fn find_pause_of_others<'a>(observation: &'a Observation<'_>) -> Option<(&'a str
 }
 
 /// The labels to change, with their present values; empty: the node does not have the label.
-fn find_labels_to_pause(observation: &Observation<'_>) -> BTreeMap<String, String> {
-    let labels = observation.node.labels();
-    let wanted = observation.pool.labels_to_pause().into_iter();
+fn find_labels_to_pause(node: &Node, pool: &HostNodePoolSpec) -> BTreeMap<String, String> {
+    let labels = node.labels();
+    let wanted = pool.labels_to_pause().into_iter();
     wanted
         .filter(|(key, enabled)| labels.get(*key).map(String::as_str) == *enabled)
         .map(|(key, enabled)| (key.to_owned(), enabled.unwrap_or_default().to_owned()))
@@ -121,12 +123,28 @@ fn is_of_gpus(key: &str, resource: &str) -> bool {
     vendor == expected && (vendor != NVIDIA || GPUS.iter().any(|begin| name.starts_with(begin)))
 }
 
-/// Images of pods that labels of the pool can keep from a node. `daemons`: pods of DaemonSets on the node.
-pub fn list_client_images<'a>(pool: &HostNodePoolSpec, daemons: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<String> {
-    let labels = pool.labels_to_pause();
+/// Images of the programs that leave a node when its labels are paused, and come back. `daemons`: pods of DaemonSets on the node. One that leaves
+/// anyway, or would not stay with every tenant, does not count: a pod of people with few rights could name images of a tenant, which the scrub
+/// would leave on the node.
+pub fn list_client_images<'a>(
+    node: &Node,
+    pool: &HostNodePoolSpec,
+    daemons: impl IntoIterator<Item = &'a Pod>,
+) -> BTreeSet<String> {
+    let (name, paused) = (node.name_any(), find_labels_to_pause(node, pool));
+    let label = |key: &str| {
+        if paused.contains_key(key) {
+            Some(PAUSED_FOR_SCRUB)
+        } else {
+            node.labels().get(key).map(String::as_str)
+        }
+    };
     let is_client = |pod: &&Pod| {
         let rules = NodeRules::of_pod(pod, "");
-        labels.keys().any(|key| rules.mentions(key))
+        pod.metadata.deletion_timestamp.is_none()
+            && stays_with_every_tenant(pod)
+            && paused.keys().any(|key| rules.mentions(key))
+            && !rules.allow(&name, label)
     };
     let pods = daemons.into_iter().filter(is_client);
     let containers = pods.filter_map(|pod| pod.spec.as_ref()).flat_map(|spec| {
@@ -137,7 +155,7 @@ pub fn list_client_images<'a>(pool: &HostNodePoolSpec, daemons: impl IntoIterato
 }
 
 /// Pods that paused labels keep from the node and that have not left it, as `namespace/name`. `daemons`: pods of DaemonSets on the node, which
-/// leave nodes that their rules do not allow.
+/// leave nodes that their rules do not allow. One that has ended, or that the kubelet does not start, uses no GPU: a finalizer may hold it for ever.
 pub fn list_paused_pods<'a>(
     node: &Node,
     assignment: &Assignment,
@@ -148,7 +166,7 @@ pub fn list_paused_pods<'a>(
     let paused: Vec<&String> = assignment.paused_labels.keys().collect();
     let is_kept_off = |pod: &&Pod| {
         let rules = NodeRules::of_pod(pod, "");
-        paused.iter().any(|key| rules.mentions(key)) && !rules.allow(&name, label)
+        may_run_between_tenants(pod) && paused.iter().any(|key| rules.mentions(key)) && !rules.allow(&name, label)
     };
     let pods = daemons.into_iter().filter(is_kept_off);
     pods.map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))

@@ -20,14 +20,17 @@ const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
 /// The MIG layout without MIG, of NVIDIA's default configuration.
 pub(super) const NO_MIG: &str = "all-disabled";
 
-/// The labels that request the pool's MIG layout and device plugin configuration.
-pub(super) fn gpu_configuration_labels(pool: &HostNodePoolSpec) -> Vec<(String, Option<String>)> {
+/// The labels that request the pool's MIG layout and device plugin configuration. `is_in_use`: pods are about to leave the node, which may have
+/// GPUs open. The MIG manager would fail, and the node with it, so the layout is requested when they are gone ([`await_mig`]).
+pub(super) fn gpu_configuration_labels(pool: &HostNodePoolSpec, is_in_use: bool) -> Vec<(String, Option<String>)> {
     let mut labels = Vec::new();
     if let Some(config) = pool.device_plugin_config() {
         labels.push((DEVICE_PLUGIN_CONFIG.to_owned(), Some(config.to_owned())));
     }
-    if let Some(config) = pool.mig_config() {
-        labels.extend(mig_labels(config));
+    match pool.mig_config() {
+        Some(_) if is_in_use => labels.extend(clear_mig_labels()),
+        Some(config) => labels.extend(mig_labels(config)),
+        None => {}
     }
     labels
 }

@@ -6,9 +6,9 @@
 //! | none, shared before | Scrubbing | it is in a pool that is not shared, and no pod of a tenant is left |
 //! | Reserved | Joining | its group has as many nodes as were reserved together |
 //! |  | free | the others do not join in time, the tenant is gone, or an autoscaler removes the node |
-//! | Joining | Assigned | MIG layout and sharing of GPUs are as the pool's spec says |
+//! | Joining | Assigned | no pod is left that its taint evicts, and MIG layout and sharing of GPUs are as the pool's spec says |
 //! |  | free | the tenant is gone, or an autoscaler removes the node |
-//! |  | Quarantined | their setup fails, or takes too long |
+//! |  | Quarantined | such pods do not end; the setup of GPUs fails, or takes too long |
 //! | Assigned | Cordoned | the planner releases it |
 //! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
@@ -97,13 +97,16 @@ pub struct Observation<'a> {
     pub tenant: Tenant,
     /// For a reserved node: whether its group has all the nodes that it waits for.
     pub is_group_complete: bool,
+    /// Pods that the taint of the node evicts and that may run there, listed by the API server, as `namespace/name`. Known in Joining, and in Reserved
+    /// once the group is complete.
+    pub evicted_pods: &'a [String],
     /// Pods of tenants on the node, listed by the API server, as `namespace/name`. Known from Draining on.
     pub pods: &'a [String],
     /// Those of them that are removed, and that finalizers alone hold.
     pub held_pods: &'a [String],
     /// Pods of the platform that use the node's GPUs and are to leave it, as `namespace/name`. Known in Scrubbing.
     pub gpu_clients: &'a [String],
-    /// Images of the platform's pods on the node that its labels can keep from it. Known in Scrubbing.
+    /// Images of the platform's pods on the node that leave it when its labels are paused. Known in Scrubbing.
     pub client_images: &'a BTreeSet<String>,
     /// Claims of tenants that have devices of the node, as `namespace/name`. Known in Validating.
     pub claims: &'a [String],
@@ -125,6 +128,13 @@ pub enum Transition {
     /// Remove the assignment, for this reason.
     Free(String),
     EvictPods,
+    /// End the pods that the taint evicts, before the tenant gets the node.
+    EndEvictedPods {
+        /// Seconds that a pod has to end at most, if its own grace period is not shorter.
+        max_grace_seconds: i64,
+        /// Whether pods are deleted as well whose deletion has not begun.
+        deletes_running: bool,
+    },
     /// Delete the pods: their tenant is gone, or budgets have held up the drain for long enough.
     DeletePods {
         /// Seconds that a pod has to end at most, if its own grace period is not shorter.

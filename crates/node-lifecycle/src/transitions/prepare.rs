@@ -2,6 +2,7 @@
 
 use super::{
     Observation, POLL, Tenant, Transition,
+    drain::name_first,
     gpu_configuration::{await_mig, await_sharing, gpu_configuration_labels},
     quarantine, set_assignment,
 };
@@ -9,6 +10,12 @@ use crate::{
     Assignment, AssignmentState,
     node::{autoscalers, is_ready},
 };
+use berth_api::labels;
+
+/// Pods that the reason of a quarantine names.
+const NAMED: usize = 3;
+/// A pod has the time limit of joining, divided by this, to end. What is left is for the GPUs.
+const END_DIVISOR: i64 = 4;
 
 pub(super) fn from_reserved(observation: &Observation<'_>) -> Transition {
     let Observation {
@@ -22,7 +29,8 @@ pub(super) fn from_reserved(observation: &Observation<'_>) -> Transition {
     }
     if observation.is_group_complete {
         let joining = assignment.with_state(AssignmentState::Joining, *now, &assignment.reason);
-        return Transition::SetAssignment(Box::new(joining), gpu_configuration_labels(pool));
+        let is_in_use = !observation.evicted_pods.is_empty();
+        return Transition::SetAssignment(Box::new(joining), gpu_configuration_labels(pool, is_in_use));
     }
     let limit = pool.timeouts.reserve();
     if assignment.elapsed(*now) >= limit {
@@ -49,6 +57,9 @@ pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
         return Transition::Free(removal_message(taint));
     }
     let limit = pool.timeouts.join();
+    if let Some(end) = end_evicted_pods(observation, limit) {
+        return end;
+    }
     if let Some(config) = pool.mig_config()
         && let Some(wait) = await_mig(observation, config, limit)
     {
@@ -71,4 +82,46 @@ pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
         ..assignment.with_state(AssignmentState::Assigned, *now, &assignment.reason)
     };
     set_assignment(assigned)
+}
+
+/// Ends the pods that the taint evicts; none once they are gone. kube-controller-manager begins their deletion, each with its own grace period.
+///
+/// | time in Joining | pods |
+/// |---|---|
+/// | less than a quarter of `limit` | what is being deleted has `terminate`, and a quarter of `limit`, to end at most |
+/// | less than `limit` | the same of what is not being deleted yet |
+/// | more | the node is quarantined |
+///
+/// None is removed before its kubelet reports its end: its processes could go on beside those of the tenant, and no scrub follows.
+fn end_evicted_pods(observation: &Observation<'_>, limit: i64) -> Option<Transition> {
+    let Observation {
+        assignment,
+        now,
+        pool,
+        evicted_pods,
+        ..
+    } = observation;
+    if evicted_pods.is_empty() {
+        return None;
+    }
+    let elapsed = assignment.elapsed(*now);
+    if elapsed >= limit {
+        let ready = if is_ready(observation.node) {
+            ""
+        } else {
+            "; the node is not Ready"
+        };
+        let why = format!(
+            "pods that do not tolerate the taint {} did not end within {limit} s: {}{ready}; delete them, or add the toleration to their \
+             owner, before you release the node",
+            labels::TENANT,
+            name_first(evicted_pods, NAMED)
+        );
+        return Some(quarantine(observation, &why));
+    }
+    let time_to_end = limit / END_DIVISOR;
+    Some(Transition::EndEvictedPods {
+        max_grace_seconds: time_to_end.min(pool.timeouts.terminate()),
+        deletes_running: elapsed >= time_to_end,
+    })
 }

@@ -1,4 +1,5 @@
 mod draining;
+mod evicted;
 mod gpu_clients;
 mod gpus;
 mod jobs;
@@ -32,6 +33,7 @@ struct World {
     pool: HostNodePoolSpec,
     tenant: Tenant,
     is_group_complete: bool,
+    evicted_pods: Vec<String>,
     pods: Vec<String>,
     held_pods: Vec<String>,
     gpu_clients: Vec<String>,
@@ -63,6 +65,7 @@ impl World {
             },
             tenant: alive(),
             is_group_complete: true,
+            evicted_pods: Vec::new(),
             pods: Vec::new(),
             held_pods: Vec::new(),
             gpu_clients: Vec::new(),
@@ -135,6 +138,7 @@ impl World {
             pool: &self.pool,
             tenant: self.tenant.clone(),
             is_group_complete: self.is_group_complete,
+            evicted_pods: &self.evicted_pods,
             pods: &self.pods,
             held_pods: &self.held_pods,
             gpu_clients: &self.gpu_clients,
@@ -154,6 +158,7 @@ impl World {
                 self.node = patched(&self.node, &clear_assignment_patch(&self.node));
                 self.seen.push("Free");
             }
+            Some(Transition::EndEvictedPods { .. }) => self.evicted_pods.clear(),
             Some(Transition::EvictPods | Transition::DeletePods { .. }) => self.pods.clear(),
             Some(Transition::StartJob(kind)) => {
                 self.job = JobState::Running;

@@ -148,6 +148,13 @@ pub(crate) async fn people_of_a_team_run_no_pods_on_nodes_of_tenants(host: Arc<T
     let denied = "only pods in the workload namespaces of tenants";
     let mut pod: Pod = serde_json::from_value(named).unwrap();
     expect_denied(denied, pods.create(&dry_run(), &pod).await);
+    for (key, denied) in [
+        (labels::TENANT, "may carry berth.dev/tenant"),
+        (labels::PLACEHOLDER, "may carry berth.dev/placeholder"),
+    ] {
+        pod.metadata.labels = Some([(key.to_owned(), "x".to_owned())].into());
+        expect_denied(denied, pods.create(&dry_run(), &pod).await);
+    }
     pod.metadata.labels = None;
     pods.create(&PostParams::default(), &pod).await.unwrap();
     let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));

@@ -2,7 +2,10 @@
 
 use super::*;
 use berth_api::{PauseSpec, Sharing, labels::PAUSED_FOR_SCRUB};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
 use serde_json::Value;
 
 const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
@@ -44,6 +47,14 @@ fn advertise(world: &mut World, gpus: &str) {
         let amounts = amounts.as_mut().unwrap();
         amounts.get_mut("nvidia.com/gpu").unwrap().0 = gpus.into();
     }
+}
+
+/// A pod of a DaemonSet, on nodes of every tenant.
+fn daemon(name: &str, spec: &Value) -> Pod {
+    let metadata = json!({"name": name, "namespace": "agents"});
+    let mut pod = json!({"metadata": metadata, "spec": spec});
+    pod["spec"]["tolerations"] = json!([{"key": labels::TENANT, "operator": "Exists"}]);
+    serde_json::from_value(pod).unwrap()
 }
 
 #[test]
@@ -284,10 +295,6 @@ fn pods_that_a_paused_label_keeps_off_are_awaited() {
         add_labels: vec!["example.com/no-plugin".into()],
         ..PauseSpec::default()
     });
-    let pod = |name: &str, spec: Value| -> Pod {
-        let metadata = json!({"name": name, "namespace": "agents"});
-        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
-    };
     let selects = |key: &str, value: &str| {
         let container = |name: &str| json!([{"name": name, "image": format!("q/{key}:{name}")}]);
         json!({"containers": container("main"), "initContainers": container("first"), "nodeSelector": {key: value}})
@@ -299,24 +306,71 @@ fn pods_that_a_paused_label_keeps_off_are_awaited() {
         }}}})
     };
     let pods = [
-        pod("plugin", selects(PLUGIN, "true")),
-        pod("of-exporter", selects(EXPORTER, "false")),
-        pod("elsewhere", selects("rack", "r1")),
-        pod(
+        daemon("plugin", &selects(PLUGIN, "true")),
+        daemon("of-exporter", &selects(EXPORTER, "false")),
+        daemon("elsewhere", &selects("rack", "r1")),
+        daemon(
             "client",
-            requires(json!({"key": DCGM, "operator": "In", "values": ["true"]})),
+            &requires(json!({"key": DCGM, "operator": "In", "values": ["true"]})),
         ),
-        pod("stays", requires(json!({"key": DCGM, "operator": "Exists"}))),
-        pod(
+        daemon("stays", &requires(json!({"key": DCGM, "operator": "Exists"}))),
+        daemon(
             "default",
-            requires(json!({"key": "example.com/no-plugin", "operator": "DoesNotExist"})),
+            &requires(json!({"key": "example.com/no-plugin", "operator": "DoesNotExist"})),
         ),
     ];
     let awaited = |world: &World| list_paused_pods(&world.node, &world.assignment().unwrap(), &pods);
     assert!(awaited(&world).is_empty(), "nothing is paused");
+    let images = list_client_images(&world.node, &world.pool, &pods);
+    let expected = [format!("q/{PLUGIN}:first"), format!("q/{PLUGIN}:main")];
+    assert!(images.iter().eq(&expected), "{images:?}");
     world.settle();
     assert_eq!(awaited(&world), ["agents/plugin", "agents/client", "agents/default"]);
-    let images: Vec<String> = list_client_images(&world.pool, &pods).into_iter().collect();
-    let of_both = [EXPORTER, PLUGIN].map(|key| [format!("q/{key}:first"), format!("q/{key}:main")]);
-    assert_eq!(images, of_both.concat());
+}
+
+#[test]
+fn a_pod_that_leaves_anyway_or_stays_keeps_no_image() {
+    let world = leaving();
+    let containers = json!([{"name": "main", "image": "registry.example/victim/model:1"}]);
+    let client = daemon(
+        "dcgm",
+        &json!({"containers": containers, "nodeSelector": {DCGM: "true"}}),
+    );
+    let count_images = |pod: &Pod| list_client_images(&world.node, &world.pool, [pod]).len();
+    assert_eq!(count_images(&client), 1);
+    let mut terminating = client.clone();
+    terminating.metadata.deletion_timestamp = Some(Time(at(50)));
+    let mut intolerant = client.clone();
+    intolerant.spec.as_mut().unwrap().tolerations = None;
+    let expressions = json!([{"key": DCGM, "operator": "Exists"}]);
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": expressions}],
+    }}});
+    let stays = daemon("dcgm", &json!({"containers": containers, "affinity": affinity}));
+    for pod in [terminating, intolerant, stays] {
+        assert_eq!(count_images(&pod), 0, "{pod:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_has_ended_or_never_starts_holds_up_no_scrub() {
+    let mut world = leaving();
+    world.gpu_clients.clear();
+    world.settle();
+    let client = daemon("dcgm", &json!({"containers": [], "nodeSelector": {DCGM: "true"}}));
+    let assignment = world.assignment().unwrap();
+    let is_awaited = |tolerates: bool, status: &Value| {
+        let mut pod = client.clone();
+        pod.status = Some(serde_json::from_value(status.clone()).unwrap());
+        if !tolerates {
+            pod.spec.as_mut().unwrap().tolerations = None;
+        }
+        !list_paused_pods(&world.node, &assignment, [&pod]).is_empty()
+    };
+    let pending = json!({"phase": "Pending"});
+    let running = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"});
+    // A finalizer can hold one that the kubelet has not started.
+    let failed = json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"});
+    assert!(is_awaited(true, &pending) && is_awaited(true, &running) && is_awaited(false, &running));
+    assert!(!is_awaited(false, &pending) && !is_awaited(false, &failed) && !is_awaited(true, &failed));
 }

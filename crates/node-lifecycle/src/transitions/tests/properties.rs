@@ -15,6 +15,8 @@ enum Happening {
     Release,
     PodComes,
     PodGoes,
+    EvictedPodComes,
+    EvictedPodGoes,
     JobEnds(bool),
     JobVanishes,
     TimePasses(i64),
@@ -34,6 +36,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Happening::Release),
         2 => Just(Happening::PodComes),
         1 => Just(Happening::PodGoes),
+        1 => Just(Happening::EvictedPodComes),
+        1 => Just(Happening::EvictedPodGoes),
         3 => any::<bool>().prop_map(Happening::JobEnds),
         1 => Just(Happening::JobVanishes),
         1 => (-5000_i64..5000).prop_map(Happening::TimePasses),
@@ -49,7 +53,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 proptest! {
     /// For any events in any order: a free node is clean and empty, and the platform's programs run there; a node is clean when it is reserved for a
-    /// tenant, and pods of a tenant run only on its own nodes.
+    /// tenant, and pods of a tenant run only on its own nodes. No pod that the taint evicts is there when a tenant gets it.
     #[test]
     fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120), repairs in any::<bool>()) {
         let mut world = World::new();
@@ -89,6 +93,15 @@ proptest! {
                 Happening::PodGoes => {
                     world.pods.pop();
                 }
+                // Later, its kubelet starts none.
+                Happening::EvictedPodComes => {
+                    if world.assignment().is_none_or(|assignment| assignment.state.is_pending()) {
+                        world.evicted_pods.push("shop/web".into());
+                    }
+                }
+                Happening::EvictedPodGoes => {
+                    world.evicted_pods.pop();
+                }
                 Happening::JobEnds(well) => {
                     if world.job == JobState::Running {
                         if well && matches!(world.job_of, Some((_, JobKind::Scrub))) && world.pods.is_empty() {
@@ -124,6 +137,9 @@ proptest! {
             if by_hand && had_assignment && world.assignment().is_none() {
                 // No part of the assignment is left on the node. The executor detects that by its in-use markers.
                 world.node = before;
+            }
+            if world.state() == Some(AssignmentState::Assigned) {
+                prop_assert!(world.evicted_pods.is_empty(), "beside pods of others: {:?}", world.seen);
             }
             if world.assignment().is_none() && world.seen.last() == Some(&"Free") {
                 prop_assert!(!world.dirty, "free and not clean: {:?}", world.seen);

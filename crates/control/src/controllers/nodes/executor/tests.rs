@@ -2,6 +2,7 @@
 
 mod api;
 mod draining;
+mod evicted;
 mod gpu_clients;
 mod in_use;
 mod markers;

@@ -202,21 +202,31 @@ async fn apply_next_transition(
         None => return Ok(Applied::Waits(Some(POLL))),
     };
     let pool = pass.pool_spec(node, assignment);
-    let depends_on_pods = matches!(
-        assignment.state,
-        AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating
-    );
+    let group = (assignment.uid.clone(), assignment.group.clone());
+    let is_group_complete = sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with);
+    let depends_on_pods = match assignment.state {
+        AssignmentState::Reserved => is_group_complete,
+        AssignmentState::Assigned | AssignmentState::Cordoned | AssignmentState::Quarantined => false,
+        AssignmentState::Joining
+        | AssignmentState::Draining
+        | AssignmentState::Scrubbing
+        | AssignmentState::Validating => true,
+    };
     let pods = if depends_on_pods {
         Some(PodsOnNode::list(&pass.client, &name).await?)
     } else {
         None
+    };
+    let evicted_pods = match &pods {
+        Some(pods) if assignment.state.is_pending() => pods.evicted_names(assignment.since),
+        _ => Vec::new(),
     };
     let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
     let held_pods = pods.as_ref().map(|pods| pods.held_names(pass.now)).unwrap_or_default();
     let (gpu_clients, client_images) = match &pods {
         Some(pods) if assignment.state == AssignmentState::Scrubbing => (
             list_paused_pods(node, assignment, &pods.of_daemon_sets),
-            list_client_images(&pool, &pods.of_daemon_sets),
+            list_client_images(node, &pool, &pods.of_daemon_sets),
         ),
         _ => (Vec::new(), BTreeSet::new()),
     };
@@ -230,14 +240,14 @@ async fn apply_next_transition(
         AssignmentState::Validating => jobs::get_job_state(&pass.client, JobKind::Validate, &name, assignment).await?,
         _ => JobState::Missing,
     };
-    let group = (assignment.uid.clone(), assignment.group.clone());
     let observation = Observation {
         now: pass.now,
         node,
         assignment,
         pool: &pool,
         tenant,
-        is_group_complete: sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with),
+        is_group_complete,
+        evicted_pods: &evicted_pods,
         pods: &pod_names,
         held_pods: &held_pods,
         gpu_clients: &gpu_clients,
@@ -285,6 +295,20 @@ async fn apply_transition(
         Transition::EvictPods => {
             if let Some(pods) = pods {
                 pods.evict(&pass.client).await?;
+            }
+        }
+        Transition::EndEvictedPods {
+            max_grace_seconds,
+            deletes_running,
+        } => {
+            let limits = DeletionLimits {
+                max_grace_seconds,
+                removes_overdue: false,
+                now: pass.now,
+            };
+            if let Some(pods) = pods {
+                pods.end_evicted(&pass.client, on.assignment.since, deletes_running, limits)
+                    .await?;
             }
         }
         Transition::DeletePods {

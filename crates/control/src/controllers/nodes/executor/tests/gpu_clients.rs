@@ -49,7 +49,10 @@ fn follow_the_label(fixture: &Fixture) {
                     {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nvidia-dcgm", "uid": "u", "controller": true},
                 ],
             },
-            "spec": {"nodeName": "a", "nodeSelector": {LABEL: "true"}, "containers": [{"name": "main", "image": IMAGE}]},
+            "spec": {
+                "nodeName": "a", "nodeSelector": {LABEL: "true"}, "tolerations": [{"key": labels::TENANT, "operator": "Exists"}],
+                "containers": [{"name": "main", "image": IMAGE}],
+            },
         });
         api.objects.insert(POD.to_owned(), pod);
     }
