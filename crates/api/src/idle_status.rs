@@ -229,8 +229,9 @@ pub struct IdleNode {
     pub gpus: u32,
     /// Since when no pod requests one of them.
     pub idle_since: Time,
-    /// Pods of the tenant that run there, as `namespace/name`, the oldest first, at most three. Pods that run on this node because they name
-    /// it, as those of DaemonSets, do not count. Empty: the minimum of its group keeps the node, or pods that wait.
+    /// Pods of the tenant that run there and are at least eleven minutes old, as `namespace/name`, the oldest first, at most three. Pods that
+    /// run on this node because they name it, as those of DaemonSets, do not count. Empty: the minimum of its group keeps the node, or pods
+    /// that wait or run for a short time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     pub pods: Vec<String>,

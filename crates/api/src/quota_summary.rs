@@ -46,17 +46,15 @@ impl TreeQuotaStatus {
         format!("{}/{}", amount(self.reserved), amount(self.nominal_quota))
     }
 
-    /// Whether a larger part of it is reserved.
+    /// Whether a larger part of it is reserved. Without a nominal quota, all is borrowed: how near that is to full depends on others, and any other
+    /// quota comes first.
     fn is_fuller_than(&self, other: &Self) -> bool {
-        let (own, others) = (self.part(), other.part());
-        u128::from(own.0) * u128::from(others.1) > u128::from(others.0) * u128::from(own.1)
-    }
-
-    /// The part that is reserved, as a fraction. Without a nominal quota, all is borrowed: how near that is to full depends on others.
-    fn part(&self) -> (u64, u64) {
-        match self.nominal_quota {
-            0 => (0, 1),
-            nominal => (self.reserved, nominal),
+        match (self.nominal_quota, other.nominal_quota) {
+            (0, _) => false,
+            (_, 0) => true,
+            (nominal, of_other) => {
+                u128::from(self.reserved) * u128::from(of_other) > u128::from(other.reserved) * u128::from(nominal)
+            }
         }
     }
 }
@@ -116,6 +114,8 @@ mod tests {
         let pods = |reserved, nominal| quota("pods", None, reserved, nominal);
         let fullest = |quotas: &[TreeQuotaStatus]| summary(quotas).1;
         assert_eq!(fullest(&[pods(7, 0), pods(1, 1_000_000)]), "pods 1/1000000");
+        assert_eq!(fullest(&[pods(7, 0), pods(0, 10)]), "pods 0/10");
+        assert_eq!(fullest(&[pods(0, 10), pods(7, 0)]), "pods 0/10");
         assert_eq!(fullest(&[pods(7, 0)]), "pods 7/0");
         assert_eq!(fullest(&[pods(1, 2), pods(3, 2)]), "pods 3/2");
         assert_eq!(

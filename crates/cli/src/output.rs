@@ -176,7 +176,7 @@ pub(crate) fn plural(number: u64, noun: &str) -> String {
 #[serde(rename_all = "camelCase")]
 struct Versions {
     berth: &'static str,
-    /// The version of host clusters, and of tenants that do not ask for one.
+    /// The version of local host clusters.
     kubernetes: &'static str,
     /// The versions whose binaries are on this machine.
     kubernetes_found: Vec<String>,

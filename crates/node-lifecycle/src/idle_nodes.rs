@@ -80,7 +80,7 @@ pub fn find_unrequested_gpus(
         let since = idle_since(node).filter(|since| now.saturating_sub(*since) >= patience);
         of_tenant
             .idle_nodes
-            .extend(since.and_then(|since| describe(node, gpus, since)));
+            .extend(since.and_then(|since| describe(node, gpus, since, now)));
     }
     for of_tenant in found.values_mut() {
         of_tenant.idle_nodes.sort_by(|a, b| {
@@ -112,10 +112,12 @@ fn idle_since(node: &OwnNode<'_>) -> Option<Seconds> {
     Some(owned.map_or(recorded, |owned| recorded.max(owned)))
 }
 
-fn describe(node: &OwnNode<'_>, gpus: u64, since: Seconds) -> Option<IdleNode> {
-    // Pods of DaemonSets are wherever a node is.
-    let pods = node.pods.iter().filter(|pod| !pod.rules.selects_nodes_by_name());
-    let mut pods: Vec<&Workload> = pods.copied().collect();
+fn describe(node: &OwnNode<'_>, gpus: u64, since: Seconds, now: Seconds) -> Option<IdleNode> {
+    // Pods of DaemonSets are wherever a node is. With those that run for a short time, such as those of a CronJob, the report would be another one in each
+    // pass, and so would the status in which it is.
+    let keeps =
+        |pod: &&&Workload| !pod.rules.selects_nodes_by_name() && now.saturating_sub(pod.since) >= LEAST_PATIENCE;
+    let mut pods: Vec<&Workload> = node.pods.iter().filter(keeps).copied().collect();
     pods.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
     let unlisted = u32::try_from(pods.len().saturating_sub(MOST_PODS)).unwrap_or(u32::MAX);
     Some(IdleNode {

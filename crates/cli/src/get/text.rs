@@ -24,13 +24,10 @@ pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp
 fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Timestamp) -> String {
     let name = TenantName::of(tenant);
     let created = tenant.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let version = tenant.shown_version().unwrap_or("-");
-    let upgrade = status.upgrading_to.as_ref().filter(|_| status.version.is_some());
-    let upgrade = upgrade.map_or_else(String::new, |next| format!(", being upgraded to {next}"));
     let mut lines = vec![
         format!("Name:      {name}"),
         format!("Phase:     {}", phase(tenant)),
-        format!("Version:   {version}{upgrade}"),
+        format!("Version:   {}", describe_version(tenant, status)),
         format!("Class:     {}", format_optional(status.class_name.as_ref())),
         format!("Endpoint:  {}", format_optional(status.endpoint.as_ref())),
         format!("Age:       {}", format_age_since(created, now)),
@@ -64,6 +61,21 @@ fn describe_head(tenant: &TenantCluster, status: &TenantClusterStatus, now: Time
             .map(|time| format!("No pods:   since {}", format_time(time.0))),
     );
     join_lines(&lines)
+}
+
+/// The version that runs, or else the one that will, and that of an upgrade.
+fn describe_version(tenant: &TenantCluster, status: &TenantClusterStatus) -> String {
+    let version = tenant.shown_version().unwrap_or("-");
+    // A new tenant is not upgraded, and an upgrade that is taken back leads to what runs.
+    let running = status.version.as_ref();
+    let upgrade = status
+        .upgrading_to
+        .as_ref()
+        .filter(|next| running.is_some_and(|running| running != *next));
+    upgrade.map_or_else(
+        || version.to_owned(),
+        |next| format!("{version}, being upgraded to {next}"),
+    )
 }
 
 fn describe_conditions(status: &TenantClusterStatus, now: Timestamp) -> Option<String> {
@@ -242,6 +254,27 @@ Violations:
 
 Use it: berth connect team/vision";
         assert_eq!(describe(&tenant, &details, now), expected);
+    }
+
+    #[test]
+    fn only_another_version_than_what_runs_is_an_upgrade() {
+        for (status, expected) in [
+            (json!({}), "-"),
+            (json!({"upgradingTo": "v1.36.4"}), "v1.36.4"),
+            (
+                json!({"version": "v1.36.4", "upgradingTo": "v1.37.1"}),
+                "v1.36.4, being upgraded to v1.37.1",
+            ),
+            // A patch release was taken back.
+            (json!({"version": "v1.36.4", "upgradingTo": "v1.36.4"}), "v1.36.4"),
+        ] {
+            let tenant: TenantCluster = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision"}, "spec": {}, "status": status,
+            }))
+            .unwrap();
+            let status = tenant.status.clone().unwrap_or_default();
+            assert_eq!(describe_version(&tenant, &status), expected);
+        }
     }
 
     #[test]

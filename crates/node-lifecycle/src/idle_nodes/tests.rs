@@ -195,6 +195,25 @@ fn the_largest_nodes_come_first_and_few_pods_are_named() {
     assert_eq!(found.idle_nodes[0].unlisted_pods, Some(3));
 }
 
+/// A CronJob would change the status of its tenant each minute.
+#[test]
+fn pods_that_run_for_a_short_time_change_nothing() {
+    let created = |name: &str, since: Seconds| {
+        let mut pod = Workload::clone(&pod(name, "n1", &[]));
+        pod.since = since;
+        Arc::new(pod)
+    };
+    let mut pods: Vec<_> = (0..5)
+        .map(|number| created(&format!("ml/cron-{number}"), LATE - 659))
+        .collect();
+    pods.push(created("ml/web", LATE - 660));
+    let idle = find(&[node("n1", |_| {})], &pods, LATE).idle_nodes;
+    assert_eq!(
+        (idle[0].pods.as_slice(), idle[0].unlisted_pods),
+        (&["ml/web".to_owned()][..], None)
+    );
+}
+
 #[test]
 fn pods_of_daemon_sets_are_not_named() {
     let daemon = json!({

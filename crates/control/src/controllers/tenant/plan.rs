@@ -41,8 +41,8 @@ struct Found {
     is_undecided: bool,
 }
 
-/// Decides what a tenant runs with. `restriction` is what its schedules and its sleep let it do. None: nothing of the tenant was created yet, and its quota
-/// or its version has to be decided or recorded first.
+/// Decides what a tenant runs with. `restriction` is what its schedules and its sleep let it do. None: nothing of the tenant was created yet, or its status
+/// does not say so, and its quota or its version has to be decided or recorded first.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -84,8 +84,8 @@ pub(super) async fn make(
     }))
 }
 
-/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: the quota or the version of a tenant that does not run has to be decided
-/// or recorded first.
+/// Why the spec is not accepted, if it is not, and what the tenant runs with. None: the quota or the version of a tenant that does not run, or whose status
+/// does not say that it does, has to be decided or recorded first.
 async fn find_settings(
     context: &TenantContext,
     tenant: &Tenant,
@@ -102,6 +102,18 @@ async fn find_settings(
         )
     };
     let validity = validator().resolve(&tenant.cluster);
+    match upgrade::resume(context, tenant).await {
+        Ok(false) => {}
+        Ok(true) => return Ok(None),
+        Err(TenantError::Settings(unknown)) => {
+            return Ok(Some(Found {
+                rejection: validity.err(),
+                allowed: Err(unknown),
+                is_undecided: false,
+            }));
+        }
+        Err(error) => return Err(error),
+    }
     let is_waiting = matches!(verdict, Some(Verdict::Waiting { .. }));
     let (rejection, is_undecided) = match validity {
         Ok(settings) if !is_waiting => {

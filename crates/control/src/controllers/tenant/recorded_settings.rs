@@ -43,8 +43,8 @@ pub(super) async fn load(context: &TenantContext, tenant: &Tenant) -> Result<Opt
         reason: "SettingsUnreadable",
         message: format!(
             "ConfigMap {}/{RECORD} of the host, which says what the tenant was accepted with last, cannot be read: {error}. The tenant \
-             runs on as it is, and nothing of it is renewed. Restore the ConfigMap, or correct the spec so that it is accepted: that \
-             writes the ConfigMap again",
+             runs on as it is, and nothing of it is renewed. Restore the ConfigMap, or correct the spec so that it is accepted, with \
+             spec.version as it runs: that writes the ConfigMap again",
             tenant.id.control_plane_namespace()
         ),
     })

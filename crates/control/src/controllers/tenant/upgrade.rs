@@ -1,9 +1,10 @@
 //! Records which version of a tenant's control plane starts, before it does: the version of an upgrade, and the one that was chosen for a tenant whose
-//! spec names none.
+//! spec names none. What was started and is not in the status is recorded again.
 
 use super::{
     context::TenantContext, error::TenantError, recorded_settings, settings::Settings, status, target::Tenant, version,
 };
+use crate::error::ReconcileError;
 use berth_api::{TenantCluster, TenantClusterStatus};
 
 /// Records that an API server of another version is about to start, before it does: from then on the definition of the `TenantCluster`
@@ -29,26 +30,58 @@ pub(super) async fn record(context: &TenantContext, tenant: &Tenant, settings: &
     true
 }
 
-/// Records the version that was `chosen` for a tenant whose spec names none, before anything of it runs: from then on it has this version, whatever its class
-/// gives to new tenants and Berth can run. If the tenant was accepted before, and its status does not say so, it is the version that it was accepted with.
-/// Returns whether something had to be recorded: the tenant is reconciled again as soon as the watch shows it.
+/// Records as the one that runs the version that a tenant was accepted with last, if its status says of none that it runs: somebody has removed the status,
+/// or control ended between the start and the first status. Then neither a spec that names an older version by now, nor the class of one that names none,
+/// decides on a tenant whose data another version has written. Returns whether something had to be recorded: the tenant is reconciled again as soon as the
+/// watch shows it.
 ///
 /// # Errors
-/// The host refuses or does not answer, or what the tenant was accepted with cannot be read.
+/// [`TenantError::Settings`]: it is not known what the tenant was accepted with, and its spec names no version. Or the status cannot be written.
+pub(super) async fn resume(context: &TenantContext, tenant: &Tenant) -> Result<bool, TenantError> {
+    let before = tenant.cluster.status.clone().unwrap_or_default();
+    if before.version.is_some() {
+        return Ok(false);
+    }
+    let accepted = match recorded_settings::load(context, tenant).await {
+        // A spec that is accepted writes the record again.
+        Err(ReconcileError::Blocked { .. }) if tenant.cluster.spec.version.is_some() => None,
+        loaded => loaded.map_err(TenantError::Settings)?,
+    };
+    let Some(accepted) = accepted else { return Ok(false) };
+    let after = TenantClusterStatus {
+        version: Some(accepted.version),
+        // What was chosen before it was accepted with this version.
+        upgrading_to: None,
+        ..before
+    };
+    // Whatever the spec says by now.
+    status::write_unless_changed(context, &tenant.cluster, &after, |_| ()).await?;
+    Ok(true)
+}
+
+/// Records the version that was `chosen` for a tenant whose spec names none, before anything of it runs: from then on it has this version, whatever its class
+/// gives to new tenants and Berth can run. Comes after [`resume`]. Returns whether something had to be recorded: the tenant is reconciled again as soon as
+/// the watch shows it.
+///
+/// # Errors
+/// The host refuses or does not answer.
 pub(super) async fn pin(context: &TenantContext, tenant: &Tenant, chosen: &str) -> Result<bool, TenantError> {
     if tenant.cluster.requested_version().is_some() {
         return Ok(false);
     }
-    let accepted = recorded_settings::load(context, tenant).await;
-    let accepted = accepted
-        .map_err(TenantError::Settings)?
-        .map(|accepted| accepted.version);
     let after = TenantClusterStatus {
-        upgrading_to: Some(accepted.unwrap_or_else(|| chosen.to_owned())),
+        upgrading_to: Some(chosen.to_owned()),
         ..tenant.cluster.status.clone().unwrap_or_default()
     };
-    // The spec may name a version by now, or another class, which gives another one.
-    let source = |cluster: &TenantCluster| (cluster.spec.version.clone(), cluster.spec.class_name.clone());
+    // The spec may name a version by now, or another class, which gives another one. With another finalizer it may have been accepted.
+    let source = |cluster: &TenantCluster| {
+        let (spec, metadata) = (&cluster.spec, &cluster.metadata);
+        (
+            spec.version.clone(),
+            spec.class_name.clone(),
+            metadata.finalizers.clone(),
+        )
+    };
     status::write_unless_changed(context, &tenant.cluster, &after, source).await?;
     Ok(true)
 }

@@ -32,10 +32,10 @@ pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String
     started.filter(|_| stays).unwrap_or(requested).to_owned()
 }
 
-/// Whether `next` is another version than what runs, and the status does not say yet that it starts.
+/// Whether a tenant runs, and the status does not say yet that `next` starts: another version than what was started last. That may be what runs, if a
+/// patch release is taken back before all API servers have it. A tenant whose spec names no version later has what the status says.
 pub(super) fn is_unrecorded_upgrade(status: &TenantClusterStatus, next: &str) -> bool {
-    let is_other = status.version.as_deref().is_some_and(|running| running != next);
-    is_other && status.upgrading_to.as_deref() != Some(next)
+    status.version.is_some() && status.started_version() != Some(next)
 }
 
 /// What the status says of versions.
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(follow(upgrade, None, false), says("v1.36.4", Some("v1.37.1")));
         assert_eq!(follow(upgrade, Some("v1.37.1"), true), says("v1.37.1", None));
         // Back to the patch release that ran.
-        let patch = (Some("v1.37.1"), Some("v1.37.2"));
-        assert_eq!(follow(patch, Some("v1.37.1"), false), says("v1.37.1", Some("v1.37.2")));
+        let patch = (Some("v1.37.1"), Some("v1.37.1"));
+        assert_eq!(follow(patch, Some("v1.37.1"), false), says("v1.37.1", Some("v1.37.1")));
         assert_eq!(follow(patch, Some("v1.37.1"), true), says("v1.37.1", None));
     }
 
@@ -217,5 +217,9 @@ mod tests {
             &status(Some("v1.36.4"), Some("v1.37.1")),
             "v1.37.2"
         ));
+        // Back to the patch release that ran.
+        let back = |upgrading_to| status(Some("v1.37.1"), Some(upgrading_to));
+        assert!(is_unrecorded_upgrade(&back("v1.37.2"), "v1.37.1"));
+        assert!(!is_unrecorded_upgrade(&back("v1.37.1"), "v1.37.1"));
     }
 }

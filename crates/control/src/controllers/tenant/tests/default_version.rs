@@ -6,14 +6,20 @@ use super::{
     violations::{CLASS, set_class},
 };
 use crate::testing::{ScriptedApi, ScriptedRuntime, VERSION};
+use berth_api::labels;
 use serde_json::{Value, json};
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
-/// Makes these the versions that can be run.
-fn offer(fixture: &mut Fixture, versions: &[&str]) {
+/// Makes these the versions that can be run. Returns whether components have rolled out.
+fn offer(fixture: &mut Fixture, versions: &[&str]) -> Arc<AtomicBool> {
     let mut runtime = ScriptedRuntime::new(&fixture.script);
     runtime.versions = versions.iter().map(ToString::to_string).collect();
+    let has_rolled_out = Arc::clone(&runtime.has_rolled_out);
     fixture.context.runtime = Arc::new(runtime);
+    has_rolled_out
 }
 
 /// Makes this the version that the class gives to new tenants.
@@ -119,6 +125,26 @@ async fn an_upgrade_goes_on_whose_version_is_removed_from_the_spec() {
 }
 
 #[tokio::test]
+async fn a_patch_release_that_was_taken_back_does_not_return_with_a_spec_that_names_none() {
+    const PATCH: &str = "v1.36.9";
+    let mut fixture = new_tenant();
+    let has_rolled_out = offer(&mut fixture, &[VERSION, PATCH, NEXT]);
+    fixture.reconcile_until_ready().await;
+    has_rolled_out.store(false, Ordering::SeqCst);
+    for version in [PATCH, NEXT] {
+        request(&fixture, version);
+        reconcile_often(&mut fixture).await;
+        assert_eq!(versions(&fixture), (json!(NEXT), json!(version)));
+    }
+    remove_from_spec(&fixture, "version");
+    reconcile_often(&mut fixture).await;
+    assert_eq!(accepted(&fixture), NEXT);
+    has_rolled_out.store(true, Ordering::SeqCst);
+    reconcile_often(&mut fixture).await;
+    assert_runs(&fixture, NEXT, "Valid");
+}
+
+#[tokio::test]
 async fn a_version_that_is_no_longer_offered_is_reported_and_not_replaced() {
     let mut fixture = new_tenant();
     fixture.reconcile_until_ready().await;
@@ -137,6 +163,71 @@ async fn a_tenant_without_status_keeps_the_version_that_it_was_accepted_with() {
     fixture.reconcile_until_ready().await;
     set_default(&fixture, VERSION);
     fixture.change_tenant(|cluster| cluster["status"] = Value::Null);
+    fixture.reconcile_until_ready().await;
+    assert_runs(&fixture, NEXT, "Valid");
+}
+
+/// The definition compares `spec.version` with the status only.
+#[tokio::test]
+async fn a_tenant_without_status_gets_no_older_version_than_it_was_accepted_with() {
+    let mut fixture = new_tenant();
+    fixture.reconcile_until_ready().await;
+    fixture.change_tenant(|cluster| cluster["status"] = Value::Null);
+    request(&fixture, OLD);
+    reconcile_often(&mut fixture).await;
+    assert_runs(&fixture, NEXT, "UnsupportedUpgrade");
+}
+
+#[tokio::test]
+async fn a_version_that_was_started_before_the_first_status_is_not_replaced_by_an_older_one() {
+    let mut fixture = new_tenant();
+    fixture.reconcile().await.unwrap();
+    let no_answer = ("/tenantclusters/vision/status", 500, "the host is busy");
+    fixture.host.refuse_writes(Some(no_answer));
+    fixture.reconcile().await.unwrap_err();
+    fixture.host.refuse_writes(None);
+    assert_eq!(versions(&fixture), (json!(null), json!(NEXT)));
+    assert_eq!(accepted(&fixture), NEXT);
+    request(&fixture, OLD);
+    reconcile_often(&mut fixture).await;
+    assert_runs(&fixture, NEXT, "UnsupportedUpgrade");
+}
+
+#[tokio::test]
+async fn without_status_and_with_an_unreadable_record_no_version_is_chosen() {
+    let mut fixture = new_tenant();
+    fixture.reconcile_until_ready().await;
+    set_default(&fixture, VERSION);
+    let path = format!(
+        "/api/v1/namespaces/{}/configmaps/settings",
+        fixture.id.control_plane_namespace()
+    );
+    let mut map = fixture.host.get(&path).unwrap();
+    map["data"]["settings.json"] = "?".into();
+    fixture.host.insert(&path, map);
+    fixture.change_tenant(|cluster| cluster["status"] = Value::Null);
+    let error = fixture.reconcile().await.unwrap_err();
+    assert_eq!(error.reason(), "SettingsUnreadable");
+    let condition = fixture.condition("InfrastructureReady").unwrap();
+    assert_eq!(condition["reason"], "SettingsUnreadable");
+    assert_eq!(versions(&fixture), (json!(null), json!(null)));
+    // The team says what runs.
+    request(&fixture, NEXT);
+    fixture.reconcile_until_ready().await;
+    assert_runs(&fixture, NEXT, "Valid");
+}
+
+/// Another process has accepted it since the watch showed it.
+#[tokio::test]
+async fn no_version_is_chosen_for_a_tenant_that_has_a_finalizer_by_now() {
+    let mut fixture = new_tenant();
+    let accept = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["metadata"]["finalizers"] = json!([labels::FINALIZER]);
+        host.insert(TENANT, cluster);
+    };
+    fixture.reconcile_after_unseen(accept).await.unwrap();
+    assert_eq!(versions(&fixture), (json!(null), json!(null)));
     fixture.reconcile_until_ready().await;
     assert_runs(&fixture, NEXT, "Valid");
 }
