@@ -53,7 +53,7 @@ pub(super) async fn make(
     (nodes, restriction): (&ObservedNodes, ScheduleState),
     now: Timestamp,
 ) -> Result<Option<Plan>, TenantError> {
-    let Some(found) = find_settings(context, tenant, verdict, nodes, now).await? else {
+    let Some(found) = Box::pin(find_settings(context, tenant, verdict, nodes, now)).await? else {
         return Ok(None);
     };
     let Found {
