@@ -273,11 +273,7 @@ fn keep<const METADATA_ONLY: bool>(
     }
     (spec.trim)(&mut json);
     // What was left out takes no memory, so nothing else is packed because of it.
-    let tree_bytes = if size.all > 0 {
-        TreeSize::of_value(&json).all
-    } else {
-        0
-    };
+    let tree_bytes = if size.all > 0 { TreeSize::of_value(&json).all } else { 0 };
     let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(tree_bytes);
     Some((name, if is_cut { stored.cut() } else { stored }))
 }
