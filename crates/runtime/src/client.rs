@@ -1,6 +1,9 @@
 //! Connections to API servers.
 
-use crate::{answers::LimitAnswers, corrected::CorrectAnswers, long_answers::LongAnswers, page_limit::LimitPages};
+use crate::{
+    answers::LimitAnswers, corrected::CorrectAnswers, long_answers::LongAnswers, page_limit::LimitPages,
+    present_lists::ask_for_present,
+};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -11,7 +14,7 @@ use kube::{
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use std::{path::Path, time::Duration};
-use tower::{BoxError, ServiceExt};
+use tower::{BoxError, ServiceExt, util::MapRequestLayer};
 
 /// Maximum time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -115,7 +118,8 @@ pub fn reading_all(config: Config) -> kube::Result<Client> {
         .build())
 }
 
-/// The same with Berth's time limits, and with [limited](LimitPages) pages of lists: for programs that read what others fill.
+/// The same with Berth's time limits, with [limited](LimitPages) pages of lists, and with streams of lists that are
+/// [of now](crate::present_lists): for programs that read what others fill.
 ///
 /// # Errors
 /// As [`reading_all`].
@@ -123,7 +127,11 @@ pub fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(with_limits(config));
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
     // The limit counts what is received.
-    Ok(builder.with_layer(&LimitPages).with_layer(&CorrectAnswers::All).build())
+    Ok(builder
+        .with_layer(&LimitPages)
+        .with_layer(&MapRequestLayer::new(ask_for_present))
+        .with_layer(&CorrectAnswers::All)
+        .build())
 }
 
 /// A client from a configuration, with Berth's time limits. Of its answers [nothing but the bytes is changed](CorrectAnswers::Bytes), so that

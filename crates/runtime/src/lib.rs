@@ -15,6 +15,7 @@ pub mod long_answers;
 pub mod metrics;
 pub mod page_limit;
 pub mod places;
+pub mod present_lists;
 pub mod queue;
 pub mod shutdown;
 pub mod sockets;

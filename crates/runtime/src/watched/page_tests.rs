@@ -65,17 +65,22 @@ fn page(request: &Request<Body>, sizes: &[usize]) -> String {
 
 /// A client of an API server with ConfigMaps of these sizes, the pages of which are limited.
 fn client_with(sizes: Vec<usize>, can_stream: bool) -> (Client, Asked) {
+    client_answered(move |request, is_watch| match (is_watch, can_stream) {
+        (false, _) => (200, page(request, &sizes)),
+        (true, true) => (200, stream(&sizes)),
+        (true, false) => (422, r#"{"kind":"Status","code":422}"#.to_owned()),
+    })
+}
+
+/// A client of an API server that answers a request like this. It also gets whether the request is for a watch.
+fn client_answered(answer: impl Fn(&Request<Body>, bool) -> (u16, String) + Send + 'static) -> (Client, Asked) {
     let asked = Asked::default();
     let recorded = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
         recorded.lock().unwrap().push(parameter(&request, "limit="));
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-        let (code, answer) = match (is_watch, can_stream) {
-            (false, _) => (200, page(&request, &sizes)),
-            (true, true) => (200, stream(&sizes)),
-            (true, false) => (422, r#"{"kind":"Status","code":422}"#.to_owned()),
-        };
-        let mut answer = Response::new(Body::from(answer.into_bytes()));
+        let (code, text) = answer(&request, is_watch);
+        let mut answer = Response::new(Body::from(text.into_bytes()));
         *answer.status_mut() = StatusCode::from_u16(code).unwrap();
         async move { Ok::<_, Infallible>(answer) }
     });
@@ -143,6 +148,19 @@ async fn instead_of_tiny_pages_a_watch_gets_a_stream() {
         assert_eq!(watch_names(client).await, names_of(&sizes));
         assert_eq!(*asked.lock().unwrap(), expected);
     }
+}
+
+#[tokio::test]
+async fn a_list_whose_token_has_expired_becomes_a_stream() {
+    let sizes = vec![10; 60];
+    let of_server = sizes.clone();
+    let (client, asked) = client_answered(move |request, is_watch| match parameter(request, "continue=") {
+        _ if is_watch => (200, stream(&of_server)),
+        0 => (200, page(request, &of_server)),
+        _ => (410, r#"{"kind":"Status","code":410}"#.to_owned()),
+    });
+    assert_eq!(watch_names(client).await, names_of(&sizes));
+    assert_eq!(*asked.lock().unwrap(), [50, 50, 0]);
 }
 
 /// What must not be parsed.

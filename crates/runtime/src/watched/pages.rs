@@ -1,8 +1,8 @@
 //! Lists and watches whose pages become smaller where objects are large.
 //!
 //! A tenant decides where. With pages of one object the list of all pods would take minutes, and the token that continues it expires when the datastore is
-//! compacted: the list would begin again and again. So pages become larger again after a few large objects, and a watch whose pages would become tiny gets its list as a
-//! stream, object by object.
+//! compacted: the list would begin again and again. So pages become larger again after a few large objects, and a watch whose pages would become tiny, or whose token has
+//! expired, gets its list as a stream, object by object.
 
 use super::{Watched, readable};
 use crate::answers::is_too_long;
@@ -92,6 +92,11 @@ where
     async fn next(&mut self) -> Option<Result<Event<K>, Error>> {
         loop {
             match (self.events.next().await?, self.listing) {
+                (Err(Error::InitialListFailed(kube::Error::Api(status))), Listing::Pages(_))
+                    if self.can_stream && status.code == 410 =>
+                {
+                    self.list_again(Listing::Stream);
+                }
                 (Err(Error::InitialListFailed(error)), Listing::Pages(page)) if page > 1 && is_too_long(&error) => {
                     let smaller = page / 2;
                     self.list_again(if self.can_stream && smaller < SMALLEST_PAGE {

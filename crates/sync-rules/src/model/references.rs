@@ -32,8 +32,8 @@ pub struct References {
     by_namespace: HashMap<Arc<str>, usize>,
     /// The most of them.
     most: usize,
-    /// Users for whose targets there was no room.
-    left_out: HashSet<Key>,
+    /// Users for whose targets there was no room, by their kinds. No kind is without any.
+    left_out: HashMap<KindId, HashSet<Key>>,
     /// Those of them that are on the host: few, however many the tenant has.
     left_out_on_host: HashSet<Key>,
 }
@@ -79,7 +79,7 @@ impl References {
             count: 0,
             by_namespace: HashMap::new(),
             most,
-            left_out: HashSet::new(),
+            left_out: HashMap::new(),
             left_out_on_host: HashSet::new(),
         }
     }
@@ -95,10 +95,9 @@ impl References {
         if targets.len() - kept > self.room(namespace) {
             // What it used before has room, and others rely on it.
             targets.retain(is_known);
-            self.left_out.insert(user.clone());
+            self.left_out.entry(user.kind).or_default().insert(user.clone());
         } else {
-            self.left_out.remove(user);
-            self.left_out_on_host.remove(user);
+            self.take_in(user);
         }
         self.recount(namespace, kept, targets.len());
         let targets: Box<[Target]> = targets.into_iter().collect();
@@ -127,6 +126,17 @@ impl References {
         changed
     }
 
+    /// Notes that there is room for what an object uses.
+    fn take_in(&mut self, user: &Key) {
+        if let Some(alike) = self.left_out.get_mut(&user.kind) {
+            alike.remove(user);
+            if alike.is_empty() {
+                self.left_out.remove(&user.kind);
+            }
+        }
+        self.left_out_on_host.remove(user);
+    }
+
     /// Counts `after` targets of a user in place of `before`.
     fn recount(&mut self, namespace: &Arc<str>, before: usize, after: usize) {
         if before == after {
@@ -149,17 +159,18 @@ impl References {
 
     /// Whether there was no room for what an object uses.
     pub fn is_left_out(&self, user: &Key) -> bool {
-        self.left_out.contains(user)
+        let alike = self.left_out.get(&user.kind);
+        alike.is_some_and(|alike| alike.contains(user))
     }
 
     /// The objects for which there was no room.
     pub fn left_out(&self) -> Vec<Key> {
-        self.left_out.iter().cloned().collect()
+        self.left_out.values().flatten().cloned().collect()
     }
 
     /// Notes whether an object is on the host. To be called after it was set, and when it comes there or goes.
     pub fn note_on_host(&mut self, user: &Key, is_on_host: bool) {
-        if is_on_host && self.left_out.contains(user) {
+        if is_on_host && self.is_left_out(user) {
             self.left_out_on_host.insert(user.clone());
         } else {
             self.left_out_on_host.remove(user);
@@ -171,9 +182,9 @@ impl References {
         self.left_out_on_host.iter()
     }
 
-    /// Whether there was no room for an object of one of these kinds. Whatever is on the host, this goes through all.
+    /// Whether there was no room for an object of one of these kinds.
     pub fn has_left_out(&self, kinds: &[KindId]) -> bool {
-        !kinds.is_empty() && self.left_out.iter().any(|user| kinds.contains(&user.kind))
+        kinds.iter().any(|kind| self.left_out.contains_key(kind))
     }
 
     /// What an object uses.
@@ -285,7 +296,7 @@ mod tests {
         for user in [&one, &two] {
             references.set(user, BTreeSet::new());
         }
-        assert!(references.left_out().is_empty() && references.by_target.is_empty());
+        assert!(references.left_out.is_empty() && references.by_target.is_empty());
         assert_eq!((references.count, references.by_namespace.len()), (0, 0));
     }
 

@@ -104,10 +104,10 @@ impl ObjectSync<'_> {
             Ok(content) => content,
             Err(outcome) => return Ok(outcome),
         };
-        let content = &*content;
-        let translated = match kind.translate_new(&engine.cache, name, content) {
+        let translated = match kind.translate_new(&engine.cache, name, &content) {
             Ok(translated) => translated,
             Err(denied) => {
+                drop(content);
                 self.deny(stored, object, &denied).await?;
                 return Ok(Outcome::new("denied"));
             }
@@ -161,8 +161,8 @@ impl ObjectSync<'_> {
         engine.set_applied(self.key(), &mutable);
         ignored.extend(dropped(&desired, &created));
         engine.store_created(Side::Host, *id, name, created);
-        // From now on the store has it.
-        drop((in_flight, claims));
+        // From now on the store has it. The tenant's API server may take long for what follows.
+        drop((in_flight, claims, content, desired, mutable));
         self.record_ignored(&ignored).await;
         let requeue_after = match engine.cache.stores.host(*id).get(name) {
             Some(host) => {

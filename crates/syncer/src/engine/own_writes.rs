@@ -28,15 +28,16 @@ impl Engine {
             return;
         }
         if let Some(spec) = spec {
-            let size = TreeSize::of_value(&object);
             // It has grown since: the watch reports it, and keeps a part.
-            if size.exceeds(most_of_side(side, kind.is_extension)) {
+            let most = most_of_side(side, kind.is_extension);
+            if most < u64::MAX && TreeSize::of_value(&object).exceeds(most) {
                 return;
             }
             // Nobody asks for the size of a tenant's object.
             let bytes = if side == Side::Host { count_bytes(&object) } else { 0 };
             (spec.trim)(&mut object);
-            let stored = Stored::from(object).of_bytes(bytes).of_tree_bytes(size.all);
+            let tree_bytes = TreeSize::of_value(&object).all;
+            let stored = Stored::from(object).of_bytes(bytes).of_tree_bytes(tree_bytes);
             self.cache.stores.of(side, id).written(name.clone(), stored);
             self.add_dependents(side, id, name);
         }

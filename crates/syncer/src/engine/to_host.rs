@@ -82,7 +82,7 @@ pub(super) async fn reconcile(
         origin_uid: stored.origin_uid.as_deref(),
         deletion: stored.deletion,
         ends_in: match stored.deletion {
-            Some(deletion) if deletion.is_in_last_step() => engine.endings.begin(&id.key(name.clone()), stored.version),
+            Some(deletion) if deletion.is_in_last_step() => engine.endings.begin(&id.key(name.clone()), &stored.uid),
             _ => Duration::ZERO,
         },
         reserved: stored

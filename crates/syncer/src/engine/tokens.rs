@@ -412,7 +412,7 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
         engine.endings.forget(&key);
         return Ok(Outcome::new("nothing"));
     };
-    if let Some(left) = engine.endings.left(&key, secret.version) {
+    if let Some(left) = engine.endings.left(&key, &secret.uid) {
         return Ok(Outcome::requeue("ending", left));
     }
     let since = *lock(&engine.orphaned_secrets)
@@ -435,7 +435,7 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
     match engine.host.delete(resource::SECRET, namespace, &secret.name, how).await {
         Ok(_) => {
             engine.endings.forget(&key);
-            engine.endings.begin(&key, secret.version);
+            engine.endings.begin(&key, &secret.uid);
             Ok(Outcome::new("deleted"))
         }
         Err(CallError::Conflict(_)) => Ok(Outcome::requeue("vanished", AFTER_CONFLICT)),

@@ -113,11 +113,11 @@ impl ObjectSync<'_> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        let content = match self.content(stored, object).await? {
-            Ok(content) => content,
+        let contents = match self.content(stored, object).await? {
+            Ok(contents) => contents,
             Err(outcome) => return Ok(Compared::Done(outcome)),
         };
-        let content = &*content;
+        let content = &*contents;
         let translated = match kind.translate(&engine.cache, name, content) {
             Ok(translated) => translated,
             Err(denied) => {
@@ -193,6 +193,8 @@ impl ObjectSync<'_> {
         self.count_requests();
         engine.set_applied(self.key(), &mutable);
         lock(&engine.narrowed).remove(&self.key());
+        // The tenant's API server may take long for what follows.
+        drop((contents, desired, mutable));
         self.record_ignored(&ignored).await;
         Ok(Compared::Updated)
     }

@@ -1,6 +1,6 @@
 //! Fills a store from a watch.
 
-use super::{Bounds, Parts, most_of_side, object::Object};
+use super::{Bounds, Parts, TreeSize, most_of_side, object::Object};
 use berth_api::labels;
 use berth_runtime::{
     answers::is_too_long,
@@ -272,7 +272,9 @@ fn keep<const METADATA_ONLY: bool>(
         bytes = bytes.saturating_add(content_bytes(&json));
     }
     (spec.trim)(&mut json);
-    let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(size.all);
+    // What was left out takes no memory, so nothing else is packed because of it.
+    let tree_bytes = if size.all > 0 { TreeSize::of_value(&json).all } else { 0 };
+    let stored = Stored::from(json).of_bytes(bytes).of_tree_bytes(tree_bytes);
     Some((name, if is_cut { stored.cut() } else { stored }))
 }
 

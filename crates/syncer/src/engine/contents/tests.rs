@@ -1,8 +1,22 @@
 use super::*;
-use crate::engine::test_engine::{engine_reaching, sync_of_kind, tenant};
+use crate::{
+    engine::{
+        Engine,
+        api::Api,
+        test_engine::{engine_reaching, sync_of_kind, tenant},
+    },
+    metrics::Metrics,
+};
 use berth_api::SyncPolicy;
 use berth_runtime::answers::LimitAnswers;
-use berth_sync_rules::model::{KindId, resource::Name};
+use berth_sync_rules::{
+    model::{
+        KindId,
+        references::Target,
+        resource::{Name, Side},
+    },
+    registry,
+};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use http::{Method, Request, Response};
 use kube::{
@@ -14,6 +28,7 @@ use std::{
     convert::Infallible,
     io,
     sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
 
 /// A Secret with so many short keys, each of which takes 190 bytes as a tree, and so many managed fields, each of which would take 900.
@@ -138,4 +153,51 @@ async fn what_has_too_much_structure_is_read_again_when_it_has_changed() {
         !engine.contents.is_too_large(&id.key(name.clone()), 8),
         "it is forgotten"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_is_on_the_host_leaves_its_room_although_the_tenant_takes_no_event() {
+    // A key that stays in the tenant, about which there is an Event.
+    let text = secret(20_000, 0).replace(r#""data":{"#, r#""data":{"VISIBLE_DEVICES":"","#);
+    let of_tenant = tower::service_fn(move |request: Request<Body>| {
+        let text = text.clone();
+        async move {
+            if request.method() != Method::GET {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Response::new(Body::from(text.into_bytes())))
+        }
+    });
+    let host = tower::service_fn(|request: Request<Body>| async move {
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let mut object: Value = serde_json::from_slice(&body).unwrap();
+        object["metadata"]["resourceVersion"] = "9".into();
+        Ok::<_, Infallible>(Response::new(Body::from(object.to_string().into_bytes())))
+    });
+    let metrics = Metrics::default();
+    let engine = Engine::new(
+        registry::new_cache(tenant(SyncPolicy::default())),
+        Api::new(Client::new(of_tenant, "default"), Side::Tenant, metrics.clone()),
+        Api::new(Client::new(host, "default"), Side::Host, metrics.clone()),
+        metrics,
+    );
+    let (id, name) = (KindId::Secret, Name::new("team", "s"));
+    let metadata = json!({"name": "s", "namespace": "team", "uid": "tenant-uid", "resourceVersion": "7"});
+    let stored = Stored::from(json!({ "metadata": metadata }));
+    engine.cache.stores.tenant(id).watched(name.clone(), stored);
+    let (user, target) = (
+        KindId::Pod.key(Name::new("team", "p")),
+        Target {
+            kind: id,
+            name: name.clone(),
+        },
+    );
+    engine.cache.references().set(&user, [target].into());
+    let all = engine.contents.permits.available_permits();
+    let key = id.key(name.clone());
+    let mut reconcile = Box::pin(engine.reconcile(&key, Instant::now(), true));
+    let reconciled = tokio::time::timeout(Duration::from_secs(5), reconcile.as_mut()).await;
+    assert!(reconciled.is_err(), "the Event is not answered");
+    assert!(engine.cache.stores.host(id).contains(&name));
+    assert_eq!(engine.contents.permits.available_permits(), all);
 }

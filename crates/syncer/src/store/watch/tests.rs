@@ -385,3 +385,26 @@ async fn of_a_tenants_object_with_too_much_structure_the_metadata_is_kept() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_left_out_of_objects_packs_no_others() {
+    let pod = |name: &str, variables: usize| {
+        let variables = vec![json!({"name": "a"}); variables];
+        let metadata = json!({"name": name, "namespace": "team", "uid": name, "resourceVersion": "5"});
+        object(&json!({"metadata": metadata, "spec": {"containers": [{"name": "main", "env": variables}]}}))
+    };
+    let whole = WatchSpec::own(POD);
+    for (side, spec) in [
+        (Side::Tenant, whole),
+        (Side::Host, whole.with_spec_fields(&["nodeName"])),
+    ] {
+        let store = Store::default();
+        let mut events = vec![Event::Apply(pod("train", 1))];
+        // 18 MiB each, of 64 MiB.
+        events.extend(["a", "b", "c", "d"].map(|name| Event::Apply(pod(name, 20_000))));
+        changes(spec, &store, side, false, events).await;
+        let known = |name: &str| store.get(&Name::new("team", name)).unwrap();
+        assert_eq!(known("d").is_cut, side == Side::Tenant);
+        assert!(known("train").fresh_object().is_some(), "{side:?}");
+    }
+}

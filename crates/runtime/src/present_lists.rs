@@ -1,0 +1,52 @@
+//! Lists that are read as streams are of what the datastore has now, as other lists are.
+//!
+//! kube-runtime asks for such a list from version 0: of what the API server has in its cache, however old that is. With several API servers, what was seen before could be
+//! missing from it, and would count as deleted. Without a version the API server waits until its cache is as new as the datastore.
+
+use crate::answers::parameters;
+use http::{Request, Uri};
+use kube::client::Body;
+
+/// The same request, without the version if it is for a list as a stream.
+pub fn ask_for_present(mut request: Request<Body>) -> Request<Body> {
+    if let Some(uri) = without_version(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
+/// The address without the version; none if it is not for a list as a stream.
+fn without_version(uri: &Uri) -> Option<Uri> {
+    if !parameters(uri).any(|one| one == "sendInitialEvents=true") {
+        return None;
+    }
+    let kept: Vec<&str> = parameters(uri).filter(|one| *one != "resourceVersion=0").collect();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{}?{}", uri.path(), kept.join("&")).parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::api::WatchParams;
+
+    #[test]
+    fn a_list_as_a_stream_has_no_version() {
+        let uri = |params: &WatchParams, version: &str| {
+            let request = kube::core::Request::new("/api/v1/pods").watch(params, version).unwrap();
+            ask_for_present(request.map(Body::from)).uri().to_string()
+        };
+        let (stream, watch) = (WatchParams::streaming_lists(), WatchParams::default());
+        let initial = uri(&stream, "0");
+        assert!(
+            initial.starts_with("/api/v1/pods?&watch=true&") && initial.contains("&sendInitialEvents=true"),
+            "{initial}"
+        );
+        assert!(!initial.contains("resourceVersion="), "{initial}");
+        for (params, version) in [(&watch, "0"), (&watch, "7"), (&stream, "7")] {
+            let uri = uri(params, version);
+            assert!(uri.ends_with(&format!("&resourceVersion={version}")), "{uri}");
+        }
+    }
+}
