@@ -142,7 +142,10 @@ pub fn limited_and_reading_all(config: Config) -> Result<Client, ConnectError> {
 pub fn from_config(config: Config) -> Result<Client, ConnectError> {
     let builder = ClientBuilder::try_from(with_limits(config));
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&CorrectAnswers::Bytes).build())
+    Ok(builder
+        .with_layer(&MapRequestLayer::new(ask_for_present))
+        .with_layer(&CorrectAnswers::Bytes)
+        .build())
 }
 
 /// The same for a tenant's API server, whose answers are [limited](LimitAnswers): a tenant can serve a part of its API by a server of its own.
@@ -154,6 +157,7 @@ pub fn from_config_of_tenant(config: Config) -> Result<Client, ConnectError> {
     let builder = builder.map_err(|error| ConnectError::Client(Box::new(error)))?;
     Ok(builder
         .with_layer(&LimitAnswers)
+        .with_layer(&MapRequestLayer::new(ask_for_present))
         .with_layer(&CorrectAnswers::Bytes)
         .build())
 }

@@ -1,7 +1,8 @@
 //! Lists that are read as streams are of what the datastore has now, as other lists are.
 //!
-//! kube-runtime asks for such a list from version 0: of what the API server has in its cache, however old that is. With several API servers, what was seen before could be
-//! missing from it, and would count as deleted. Without a version the API server waits until its cache is as new as the datastore.
+//! kube-runtime asks for such a list from version 0: of what the API server has in its cache, however old that is. With several API servers, what was
+//! seen before could be missing from it, and would count as deleted: a syncer that starts would delete what is on the host for it, with its data.
+//! Without a version the API server waits until its cache is as new as the datastore, as it does for client-go.
 
 use crate::answers::parameters;
 use http::{Request, Uri};
