@@ -30,7 +30,49 @@ fn without_version(uri: &Uri) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::api::WatchParams;
+    use crate::client;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::{Api, Config, api::WatchParams};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    /// The first line of a request, which is answered with 404.
+    async fn first_line(listener: &TcpListener) -> String {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut text = String::new();
+        while !text.contains("\r\n\r\n") {
+            let mut part = [0; 4096];
+            let length = connection.read(&mut part).await.unwrap();
+            assert!(length > 0, "the request ends early");
+            text.push_str(&String::from_utf8_lossy(&part[..length]));
+        }
+        let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        connection.write_all(answer).await.unwrap();
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn control_and_syncers_ask_for_what_there_is_now() {
+        crate::install_crypto();
+        for build in [
+            client::from_config,
+            client::from_config_of_tenant,
+            client::limited_and_reading_all,
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = format!("http://{}", listener.local_addr().unwrap());
+            let client = build(Config::new(address.parse().unwrap())).unwrap();
+            let claims: Api<PersistentVolumeClaim> = Api::all(client);
+            let stream = WatchParams::streaming_lists();
+            let (line, _) = tokio::join!(first_line(&listener), claims.watch(&stream, "0"));
+            assert!(
+                line.contains("sendInitialEvents=true") && !line.contains("resourceVersion="),
+                "{line}"
+            );
+        }
+    }
 
     #[test]
     fn a_list_as_a_stream_has_no_version() {
