@@ -217,3 +217,25 @@ fn reservations_do_not_wait_for_a_node_that_is_lost() {
     assert_eq!(repaired(&made), ["n3"], "{}", describe(&made));
     assert_eq!(plan(&fleet).actions, [], "{}", describe(&made));
 }
+
+#[test]
+fn no_free_node_is_kept_for_a_gang_that_counts_on_one_that_is_not_ready() {
+    let text = "
+        pool h100 gpus=8 starvation=600 repair=600:1
+        tenant a
+        group a/g h100 0..8
+        demand a/g train 3x8 gang since=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g small 1x8 since=60
+        node n1..n2 free
+        node n3 recycling not-ready=660
+    ";
+    let reserved = |text: &str| {
+        let made = plan(&read_fleet(text));
+        let nodes = made.actions.iter().map(|action| action.node.clone());
+        nodes.collect::<Vec<String>>()
+    };
+    assert_eq!(reserved(text), ["n1"]);
+    assert_eq!(reserved(&text.replace("not-ready=660", "")), [""; 0], "it comes soon");
+}
