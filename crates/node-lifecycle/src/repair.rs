@@ -46,8 +46,11 @@ mod tests {
 
     #[test]
     fn a_node_is_broken_once_the_time_of_its_pool_is_over() {
-        let condition = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": at(400).to_string()});
-        let node = json!({"metadata": {"name": "n"}, "status": {"conditions": [condition]}});
+        let time = at(400).to_string();
+        let taint = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule", "timeAdded": time});
+        let condition = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": time});
+        let node =
+            json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}, "status": {"conditions": [condition]}});
         let node: Node = serde_json::from_value(node).unwrap();
         let mut pool = HostNodePoolSpec::default();
         assert_eq!(broken_since(&node, &pool, at(100_000)), None, "by default nodes stay");

@@ -5,7 +5,10 @@ use super::testing::{GPU, Objects, at, cluster, free_node, gpu_pool, in_state, s
 use crate::{Assignment, AssignmentState, demand::Workload};
 use berth_api::{HostNodePool, MaxUnhealthy, NodeGroup, RepairSpec};
 use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, plan};
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -31,6 +34,13 @@ fn broken(name: &str, state: AssignmentState) -> Node {
     let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
     conditions[0].status = "Unknown".into();
     conditions[0].last_transition_time = Some(Time(at(NOW - 660)));
+    let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
+    taints.push(Taint {
+        key: "node.kubernetes.io/unreachable".into(),
+        effect: "NoSchedule".into(),
+        time_added: Some(Time(at(NOW - 660))),
+        ..Taint::default()
+    });
     node
 }
 
