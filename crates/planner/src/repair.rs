@@ -76,10 +76,10 @@ impl PlanningPass<'_> {
     fn list_not_ready(&self, policy: &RepairPolicy) -> Vec<NotReady> {
         let nodes = self.view.nodes.iter().enumerate();
         let mut found: Vec<NotReady> = nodes
-            .filter(|(_, node)| (node.is_serving() || node.is_cordoned()) && !node.object.cordoned_by_people)
+            .filter(|(_, node)| (node.is_serving() || node.is_cordoned()) && !node.object.exempt_from_repair)
             .filter_map(|(at, node)| {
                 Some(NotReady {
-                    due_at: policy.overdue_at(node.object)?,
+                    due_at: policy.due_at(node.object)?,
                     since: node.object.not_ready_since?,
                     node: at,
                     group: node.group?,

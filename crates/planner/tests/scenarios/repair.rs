@@ -281,6 +281,17 @@ fn what_others_do_not_lend_takes_the_place_of_no_node() {
 }
 
 #[test]
+fn after_an_outage_the_time_begins_anew() {
+    let mut fleet = read_fleet(BROKEN);
+    fleet.pools[0].repair.as_mut().unwrap().allowed_since = Some(NOW - 10);
+    let made = advance(&mut fleet);
+    assert_eq!(made.actions, [], "the last ones come back as well: {}", describe(&made));
+    assert_eq!(made.replan_at, Some(NOW + 590));
+    fleet.now += 590;
+    assert_eq!(repaired(&advance(&mut fleet)), ["n3"]);
+}
+
+#[test]
 fn no_free_node_is_kept_for_a_gang_that_counts_on_one_that_is_not_ready() {
     let text = "
         pool h100 gpus=8 starvation=600 repair=600:1

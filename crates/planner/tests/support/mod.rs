@@ -108,6 +108,7 @@ fn pool(words: &[&str]) -> Pool {
                 pool.repair = Some(RepairPolicy {
                     not_ready_after: number(after),
                     max_unhealthy: number(most),
+                    allowed_since: None,
                 });
             }
             other => panic!("unknown option of a pool: {other:?}"),
@@ -263,7 +264,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("unusable", _) => node.unusable = true,
             ("closed", _) => node.closed = true,
             ("kept", _) => node.kept_by_pods = true,
-            ("maintained", _) => node.cordoned_by_people = true,
+            ("maintained", _) => node.exempt_from_repair = true,
             ("not-ready", value) => node.not_ready_since = Some(fleet.now - number::<i64>(value)),
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
