@@ -77,7 +77,7 @@ fn check_repairs(fleet: &Fleet, plan: &Plan, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Whether a node is not Ready for so long that it may be taken, and not too many others of its pool are not Ready.
+/// Whether a node is not Ready for so long that it may be taken, and not too many others of its pool are not Ready, or were a short while ago.
 fn may_repair(fleet: &Fleet, name: &str) -> bool {
     let Some(node) = fleet.nodes.iter().find(|node| node.name == name) else {
         return false;
@@ -88,8 +88,8 @@ fn may_repair(fleet: &Fleet, name: &str) -> bool {
     };
     let of_pool = fleet.nodes.iter().filter(|other| other.pool == node.pool);
     let not_ready = of_pool.filter(|other| other.not_ready_since.is_some() && !other.starting);
-    !node.cordoned_by_people
-        && since + policy.not_ready_after <= fleet.now
+    !node.exempt_from_repair
+        && since.max(policy.allowed_since.unwrap_or(since)) + policy.not_ready_after <= fleet.now
         && not_ready.count() <= policy.max_unhealthy as usize
 }
 

@@ -154,8 +154,8 @@ pub struct Node {
     pub closed: bool,
     /// Since when it is not Ready. None: it is Ready.
     pub not_ready_since: Option<Seconds>,
-    /// People have cordoned it: it stays with its tenant although it is not Ready.
-    pub cordoned_by_people: bool,
+    /// It stays with its tenant although it is not Ready: people have cordoned it, or its tenant gets no other node now.
+    pub exempt_from_repair: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
     /// Whether it is free, and which tenant has it.

@@ -11,12 +11,22 @@ pub struct RepairPolicy {
     pub not_ready_after: Seconds,
     /// The most nodes of the pool that may be not Ready at the same time.
     pub max_unhealthy: u32,
+    /// Since when no more are not Ready. None: nothing is known of a time when more were.
+    pub allowed_since: Option<Seconds>,
 }
 
 impl RepairPolicy {
     /// When a node that is not Ready is so for too long; `None`: it is Ready.
     pub(crate) fn overdue_at(&self, node: &Node) -> Option<Seconds> {
         Some(node.not_ready_since?.saturating_add(self.not_ready_after))
+    }
+
+    /// When such a node may be taken from its tenant. After an outage the time begins anew: nodes come back one after the other, and the last of them are few
+    /// and not Ready for long.
+    pub(crate) fn due_at(&self, node: &Node) -> Option<Seconds> {
+        let since = node.not_ready_since?;
+        let from = self.allowed_since.map_or(since, |allowed| allowed.max(since));
+        Some(from.saturating_add(self.not_ready_after))
     }
 }
 
@@ -58,6 +68,7 @@ mod tests {
         let policy = RepairPolicy {
             not_ready_after: 600,
             max_unhealthy: 1,
+            allowed_since: None,
         };
         let node = |not_ready_since, starting| Node {
             not_ready_since,
@@ -70,5 +81,26 @@ mod tests {
         let more = [&nodes[0], &nodes[0]].into_iter();
         assert!(!PoolHealth::of(more, &policy).allows_repair());
         assert_eq!([0, 1].map(|at| policy.overdue_at(&nodes[at])), [Some(600), None]);
+    }
+
+    #[test]
+    fn a_node_is_due_when_its_time_is_over_since_the_last_outage() {
+        let node = |not_ready_since| Node {
+            not_ready_since,
+            ..Node::default()
+        };
+        let due = |not_ready_since, allowed_since| {
+            let policy = RepairPolicy {
+                not_ready_after: 600,
+                max_unhealthy: 1,
+                allowed_since,
+            };
+            policy.due_at(&node(not_ready_since))
+        };
+        assert_eq!([due(Some(100), None), due(None, Some(100))], [Some(700), None]);
+        assert_eq!(
+            [due(Some(100), Some(50)), due(Some(100), Some(500))],
+            [Some(700), Some(1100)]
+        );
     }
 }

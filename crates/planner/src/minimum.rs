@@ -51,14 +51,15 @@ impl PlanningPass<'_> {
         later
     }
 
-    fn count_missing(&self, group: usize) -> u32 {
+    /// How many nodes a group lacks of its minimum.
+    pub fn count_missing(&self, group: usize) -> u32 {
         let min_nodes = self.view.node_groups[group].spec.min_nodes;
         min_nodes.saturating_sub(self.groups[group].staying)
     }
 
     /// The groups of a tenant that lack nodes, with the number of those for which no earlier step waits. At a depth only as many as nominal
     /// quotas cover.
-    fn list_lacking_nodes(&self, groups: &Range<usize>, depth: Option<usize>) -> Vec<(usize, u32)> {
+    pub fn list_lacking_nodes(&self, groups: &Range<usize>, depth: Option<usize>) -> Vec<(usize, u32)> {
         let missing = |group: usize| {
             let awaited = self.groups[group].awaited_for_minimum;
             self.count_missing(group).saturating_sub(awaited)

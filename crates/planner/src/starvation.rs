@@ -100,7 +100,7 @@ impl PlanningPass<'_> {
             // A node that was reserved for a minimum by this plan counts as taken.
             let is_reachable = match node.group {
                 Some(_) => beyond_minimum[at],
-                None => node.is_free() || node.is_recycling(),
+                None => node.is_free() || node.is_recycling() && !self.is_broken(at),
             };
             is_reachable && !node.object.unusable
         }));

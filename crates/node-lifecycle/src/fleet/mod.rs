@@ -4,6 +4,7 @@ mod capacity;
 mod growth;
 mod nodes;
 mod quotas;
+mod repairs;
 mod tenants;
 mod unavailable;
 
@@ -26,6 +27,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
 use nodes::{ObservedNode, devices_by_pool, group_by_pool, observe_nodes, planner_node};
+use repairs::Repairs;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -139,14 +141,15 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         })
         .collect();
     tenants.sort_by(|a, b| a.uid.cmp(&b.uid));
+    let repairs = Repairs::observe(input, &pools, &observed);
     let nodes = observed
         .iter()
-        .map(|node| planner_node(node, input, now, &pools, &devices, &collected))
+        .map(|node| planner_node(node, input, now, &pools, &devices, &collected, &repairs))
         .collect();
     let fleet = Fleet {
         now,
         pools: { pools.into_iter() }
-            .map(|one| planner_pool(one, &collected, &observed))
+            .map(|one| planner_pool(one, &collected, &observed, input.now))
             .collect(),
         nodes,
         tenants,
@@ -157,7 +160,12 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     (fleet, collected.needs)
 }
 
-fn planner_pool(pool: &HostNodePool, collected: &DemandCollector, observed: &[ObservedNode<'_>]) -> Pool {
+fn planner_pool(
+    pool: &HostNodePool,
+    collected: &DemandCollector,
+    observed: &[ObservedNode<'_>],
+    now: Timestamp,
+) -> Pool {
     let (policy, name) = (&pool.spec.policy, pool.name_any());
     let nodes = observed.iter().filter(|node| node.pool == name).count();
     Pool {
@@ -180,7 +188,7 @@ fn planner_pool(pool: &HostNodePool, collected: &DemandCollector, observed: &[Ob
         },
         starvation_limit: Some(policy.starvation_limit()),
         scale_up: growth::growth_of(pool, collected.limits.get(&name)),
-        repair: repair_policy(&pool.spec, nodes),
+        repair: repair_policy(pool, nodes, now),
         name,
     }
 }

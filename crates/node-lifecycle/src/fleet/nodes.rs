@@ -4,17 +4,17 @@ use super::{
     DemandCollector, SnapshotInput,
     capacity::{has_gpus, is_settled, raise_to_assigned, tenant_capacity},
     growth::is_starting,
+    repairs::Repairs,
     unavailable::unavailable_reason,
 };
 use crate::{
     Assignment, AssignmentState,
-    assignment::is_cordoned_by_people,
     demand::{self, HostNode, PoolDevices, PoolNodes, SchedulingState, Workload},
     devices::Resolved,
     node::{find_closing_taint, has_problem, is_available, is_closed, is_ready, not_ready_since},
     platform_pods::describe_use,
     recorded_gpus,
-    repair::{broken_since, should_have_ended},
+    repair::should_have_ended,
 };
 use berth_api::HostNodePool;
 use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
@@ -208,10 +208,11 @@ pub(super) fn planner_node(
     pools: &[&HostNodePool],
     devices: &DevicesByPool<'_>,
     collected: &DemandCollector,
+    repairs: &Repairs,
 ) -> Node {
     let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
     let key = pool.and_then(|pool| pool.spec.topology_key.as_ref());
-    let needs_repair = pool.is_some_and(|pool| broken_since(node.object, &pool.spec, input.now).is_some());
+    let needs_repair = pool.is_some_and(|pool| repairs.is_repaired(node, pool, input.now));
     let state = planner_state(node, needs_repair, now);
     let recorded_gpus = pool
         .and_then(|pool| pool.spec.gpu_resource_name.as_ref())
@@ -245,7 +246,7 @@ pub(super) fn planner_node(
         gangs: list_gangs(&node.pods),
         priority: users.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         not_ready_since: not_ready_since(node.object, input.now).map(Timestamp::as_second),
-        cordoned_by_people: is_cordoned_by_people(node.object),
+        exempt_from_repair: repairs.is_exempt(node),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
         unusable: matches!(state, NodeState::Owned(_)) && is_broken(node, users.is_empty()),
         closed: matches!(state, NodeState::Owned(_)) && find_closing_taint(node.object).is_some(),
@@ -275,7 +276,7 @@ fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
     }
 }
 
-/// `needs_repair`: whether it is not Ready for so long that its pool repairs it.
+/// `needs_repair`: whether it is not Ready for so long that its pool repairs it, and that is no outage.
 fn planner_state(node: &ObservedNode<'_>, needs_repair: bool, now: Seconds) -> NodeState {
     let second = |time: Option<Timestamp>| time.map_or(now, Timestamp::as_second);
     let Some(assignment) = &node.assignment else {

@@ -3,9 +3,12 @@
 use super::TenantInput;
 use super::testing::{GPU, Objects, at, cluster, free_node, gpu_pool, in_state, snapshot, waiting_pod};
 use crate::{Assignment, AssignmentState, demand::Workload};
-use berth_api::{HostNodePool, MaxUnhealthy, NodeGroup, RepairSpec};
+use berth_api::{HostNodePool, MaxUnhealthy, NodeGroup, RepairSpec, ScheduleState, conditions::REPAIR_ALLOWED};
 use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, plan};
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -31,17 +34,33 @@ fn broken(name: &str, state: AssignmentState) -> Node {
     let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
     conditions[0].status = "Unknown".into();
     conditions[0].last_transition_time = Some(Time(at(NOW - 660)));
+    let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
+    taints.push(Taint {
+        key: "node.kubernetes.io/unreachable".into(),
+        effect: "NoSchedule".into(),
+        time_added: Some(Time(at(NOW - 660))),
+        ..Taint::default()
+    });
     node
 }
 
-/// The snapshot with a tenant that has a private group of one node.
-fn fleet(nodes: Vec<Node>, workloads: Vec<Arc<Workload>>) -> Fleet {
+/// A tenant that has a private group of one node.
+fn vision() -> TenantInput {
     let groups = vec![NodeGroup::private("burst", "h100", 1)];
+    TenantInput::accepted(cluster("vision", "vision", groups))
+}
+
+/// The snapshot with this tenant.
+fn fleet(nodes: Vec<Node>, workloads: Vec<Arc<Workload>>) -> Fleet {
+    fleet_of(repairing_pool(), vision(), nodes, workloads)
+}
+
+fn fleet_of(pool: HostNodePool, tenant: TenantInput, nodes: Vec<Node>, workloads: Vec<Arc<Workload>>) -> Fleet {
     snapshot(Objects {
         now: NOW,
-        pools: vec![Arc::new(repairing_pool())],
+        pools: vec![Arc::new(pool)],
         nodes: nodes.into_iter().map(Arc::new).collect(),
-        tenants: vec![TenantInput::accepted(cluster("vision", "vision", groups))],
+        tenants: vec![tenant],
         workloads,
         ..Objects::default()
     })
@@ -113,6 +132,55 @@ fn a_node_counts_for_its_tenant_until_its_pods_should_have_ended() {
 }
 
 #[test]
+fn in_an_outage_a_node_counts_for_its_tenant_until_its_pods_have_ended() {
+    let is_drained = |others: usize| {
+        let mut nodes = vec![
+            broken("n1", AssignmentState::Draining),
+            broken("n2", AssignmentState::Assigned),
+        ];
+        nodes.extend((0..others).map(|number| free(&format!("n{}", number + 3))));
+        let found = fleet(nodes, vec![pod_on_n1(Some(NOW - 60))]).nodes.remove(0).state;
+        !matches!(found, NodeState::Draining { .. })
+    };
+    assert!(!is_drained(1), "two of three are not Ready");
+    assert!(is_drained(2));
+}
+
+#[test]
+fn a_tenant_that_gets_no_other_node_keeps_one_that_is_not_ready() {
+    let count_actions = |change: &dyn Fn(&mut TenantInput)| {
+        let mut tenant = vision();
+        change(&mut tenant);
+        let nodes = vec![broken("n1", AssignmentState::Assigned), free("n2")];
+        plan(&fleet_of(repairing_pool(), tenant, nodes, vec![])).actions.len()
+    };
+    assert_eq!(count_actions(&|_| {}), 2);
+    assert_eq!(count_actions(&|tenant| tenant.accepted = false), 0);
+    let forbid = |tenant: &mut TenantInput| tenant.schedule = ScheduleState::StartsForbidden;
+    assert_eq!(count_actions(&forbid), 0);
+    let delete = |tenant: &mut TenantInput| {
+        Arc::make_mut(&mut tenant.cluster).metadata.deletion_timestamp = Some(Time(at(NOW)));
+    };
+    assert_eq!(count_actions(&delete), 0, "its pods end first");
+}
+
+#[test]
+fn the_last_nodes_that_come_back_after_an_outage_stay() {
+    let count_actions = |status: &str, since: i64| {
+        let mut pool = repairing_pool();
+        let condition = json!({
+            "type": REPAIR_ALLOWED, "status": status, "reason": "r", "message": "", "lastTransitionTime": at(since).to_string(),
+        });
+        pool.status = serde_json::from_value(json!({"conditions": [condition]})).unwrap();
+        let nodes = vec![broken("n1", AssignmentState::Assigned), free("n2")];
+        plan(&fleet_of(pool, vision(), nodes, vec![])).actions.len()
+    };
+    assert_eq!(count_actions("False", NOW - 660), 0, "it is over now");
+    assert_eq!(count_actions("True", NOW - 599), 0);
+    assert_eq!(count_actions("True", NOW - 600), 2);
+}
+
+#[test]
 fn a_node_that_drains_and_may_come_back_counts() {
     let mut node = broken("n1", AssignmentState::Draining);
     let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
@@ -128,7 +196,7 @@ fn a_node_that_drains_and_may_come_back_counts() {
 fn a_cordon_of_people_is_not_one_of_berth() {
     let cordoned = |mut node: Node| {
         node.spec.get_or_insert_default().unschedulable = Some(true);
-        fleet(vec![node], vec![]).nodes.remove(0).cordoned_by_people
+        fleet(vec![node], vec![]).nodes.remove(0).exempt_from_repair
     };
     let assigned = broken("n1", AssignmentState::Assigned);
     assert!(cordoned(assigned.clone()));

@@ -64,6 +64,12 @@ pub(super) fn planner_groups(
         .collect()
 }
 
+/// Whether a tenant keeps what it has and gets no nodes: its spec is not accepted, its schedules forbid that, or it is being deleted.
+pub(super) fn gets_no_nodes(tenant: &TenantInput) -> bool {
+    let is_deleted = tenant.cluster.meta().deletion_timestamp.is_some();
+    !tenant.accepted || is_deleted || tenant.schedule != ScheduleState::Running
+}
+
 /// The minimum of a group in the spec of a tenant, whatever its pool there. A group that the spec does not have needs no node.
 fn requested_minimum(tenant: &TenantInput, name: &str) -> u32 {
     let mut groups = tenant.cluster.spec.node_groups.iter();

@@ -4,11 +4,11 @@ use super::{is_ready, taints};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-/// Taints by which Kubernetes evicts the pods of a node that is not Ready, or whose readiness is not known.
+/// Taints of kube-controller-manager on a node that is not Ready, or whose readiness is not known. Kubelets cannot change them.
 const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Since when a node is not Ready, or its readiness is unknown; `None`: it is Ready. A time that nobody has written is taken to be now, and so is one of the
-/// future. The later of two counts: a kubelet writes the condition, with a clock that may be wrong, and kube-controller-manager writes the taint.
+/// Since when a node is not Ready, or its readiness is unknown; `None`: it is Ready. The later of two times counts: a kubelet writes the condition, with a clock
+/// that may be wrong, or what it likes, and kube-controller-manager writes the taint. It is now as long as there is no taint, and if it is of the future.
 pub fn not_ready_since(node: &Node, now: Timestamp) -> Option<Timestamp> {
     if is_ready(node) {
         return None;
@@ -21,8 +21,11 @@ pub fn not_ready_since(node: &Node, now: Timestamp) -> Option<Timestamp> {
     let tainted = taints(node)
         .iter()
         .filter(|taint| NOT_READY.contains(&taint.key.as_str()));
-    let times = tainted.filter_map(|taint| taint.time_added.as_ref()).chain(changed);
-    Some(times.map(|time| time.0).max().unwrap_or(now).min(now))
+    let tainted = tainted
+        .filter_map(|taint| taint.time_added.as_ref())
+        .max_by_key(|time| time.0);
+    let since = tainted.map(|tainted| changed.map_or(tainted.0, |changed| changed.0.max(tainted.0)));
+    Some(since.unwrap_or(now).min(now))
 }
 
 #[cfg(test)]
@@ -43,21 +46,27 @@ mod tests {
         not_ready_since(&node, at(1000)).map(Timestamp::as_second)
     }
 
+    const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
     #[test]
-    fn the_condition_says_since_when_a_node_is_not_ready() {
-        assert_eq!(since("True", Some(400), None), None);
-        assert_eq!(since("False", Some(400), None), Some(400));
-        assert_eq!(since("Unknown", Some(400), None), Some(400));
+    fn condition_and_taint_say_since_when_a_node_is_not_ready() {
+        let not_ready = "node.kubernetes.io/not-ready";
+        assert_eq!(since("True", Some(400), Some((not_ready, 400))), None);
+        assert_eq!(since("False", Some(400), Some((not_ready, 401))), Some(401));
+        assert_eq!(since("Unknown", Some(400), Some((UNREACHABLE, 300))), Some(400));
+        assert_eq!(since("Unknown", None, Some((UNREACHABLE, 300))), Some(300));
     }
 
     #[test]
-    fn a_wrong_clock_makes_no_node_unready_for_longer() {
-        let taint = "node.kubernetes.io/unreachable";
-        assert_eq!(since("Unknown", Some(1), Some((taint, 900))), Some(900));
-        assert_eq!(since("Unknown", Some(400), Some((taint, 300))), Some(400));
-        assert_eq!(since("Unknown", Some(400), Some(("nvidia.com/gpu", 900))), Some(400));
-        assert_eq!(since("False", Some(2000), None), Some(1000), "of the future");
-        assert_eq!(since("False", None, None), Some(1000), "nobody has written it");
+    fn what_a_kubelet_writes_makes_no_node_unready_for_longer() {
+        assert_eq!(since("False", Some(1), None), Some(1000), "it has no taint yet");
+        assert_eq!(since("False", Some(1), Some(("nvidia.com/gpu", 900))), Some(1000));
+        assert_eq!(since("Unknown", Some(1), Some((UNREACHABLE, 900))), Some(900));
+        assert_eq!(
+            since("False", Some(2000), Some((UNREACHABLE, 900))),
+            Some(1000),
+            "of the future"
+        );
         let unknown = serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap();
         assert_eq!(not_ready_since(&unknown, at(1000)), Some(at(1000)));
     }

@@ -237,6 +237,7 @@ fn a_node_is_taken_as_not_ready_only_if_its_pool_allows_it() {
     fleet.pools[0].repair = Some(RepairPolicy {
         not_ready_after: 600,
         max_unhealthy: 1,
+        allowed_since: None,
     });
     assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "it is Ready");
     fleet.nodes[0].not_ready_since = Some(401);
@@ -246,6 +247,15 @@ fn a_node_is_taken_as_not_ready_only_if_its_pool_allows_it() {
         kinds(&fleet, taken()).is_empty(),
         "its group may fall below its minimum"
     );
+    for (allowed_since, expected) in [(400, 0), (401, 1)] {
+        fleet.pools[0].repair.as_mut().unwrap().allowed_since = Some(allowed_since);
+        assert_eq!(
+            kinds(&fleet, taken()).len(),
+            expected,
+            "{allowed_since}: an outage was before"
+        );
+    }
+    fleet.pools[0].repair.as_mut().unwrap().allowed_since = None;
     fleet.nodes[2].not_ready_since = Some(999);
     assert_eq!(kinds(&fleet, taken()), ["NeedlessRepair"], "too many are not Ready");
 }

@@ -68,7 +68,7 @@ proptest! {
         fleet in fleet(), arrivals in arrivals(), failures in failures(), after in 0..6_i64, most in 0..6_u32,
     ) {
         let mut fleet = fleet;
-        fleet.pools[0].repair = Some(RepairPolicy { not_ready_after: after * 60, max_unhealthy: most });
+        fleet.pools[0].repair = Some(RepairPolicy { not_ready_after: after * 60, max_unhealthy: most, allowed_since: None });
         let mut world = World::new(fleet);
         for step in 0..40 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {

@@ -2,7 +2,7 @@
 
 use super::advance;
 use super::support::{NOW, describe, read_fleet};
-use berth_planner::{ActionKind, ActionReason, NodeState, Plan, WaitReason, plan};
+use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, Plan, WaitReason, plan};
 
 /// A group of three nodes, of which one is not Ready for eleven minutes, and a free node.
 const BROKEN: &str = "
@@ -36,6 +36,20 @@ fn changed_in(text: &str) -> (Vec<String>, Vec<String>) {
 fn change_in(text: &str) -> String {
     let (repaired, reserved) = changed_in(text);
     format!("-{} +{}", repaired.join(","), reserved.join(","))
+}
+
+/// As [`BROKEN`], with two nodes that are not Ready.
+fn two_broken() -> String {
+    let text = BROKEN.replace("600:1", "600:2").replace("node n1..n2", "node n1");
+    format!("{text}\nnode n2 a/private used=8 age=3600 not-ready=661")
+}
+
+/// Says that the pods of a node have ended as far as the host knows, so that no quota counts it.
+fn end_pods(fleet: &mut Fleet, node: &str) {
+    let node = fleet.nodes.iter_mut().find(|known| known.name == node).unwrap();
+    node.state = NodeState::Unavailable {
+        reason: "it is not Ready".into(),
+    };
 }
 
 #[test]
@@ -160,10 +174,7 @@ fn a_quota_counts_the_node_until_its_pods_have_ended() {
         "{waits:?}"
     );
     // The snapshot says so when no pod of the tenant can be there any more, as far as the host knows.
-    let broken = fleet.nodes.iter_mut().find(|node| node.name == "n3").unwrap();
-    broken.state = NodeState::Unavailable {
-        reason: "it is not Ready".into(),
-    };
+    end_pods(&mut fleet, "n3");
     let made = advance(&mut fleet);
     let reserved: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
     assert_eq!(reserved, ["n4"], "{}", describe(&made));
@@ -216,4 +227,88 @@ fn reservations_do_not_wait_for_a_node_that_is_lost() {
     let made = advance(&mut fleet);
     assert_eq!(repaired(&made), ["n3"], "{}", describe(&made));
     assert_eq!(plan(&fleet).actions, [], "{}", describe(&made));
+}
+
+#[test]
+fn a_node_stays_while_its_tenant_lacks_others_that_it_gets_together_with_this_one() {
+    let text = BROKEN.replace("3..3", "5..5");
+    assert_eq!(change_in(&text), "- +", "one is free, and three would be needed");
+    assert_eq!(plan(&read_fleet(&text)).pool_health["h100"].without_replacement, 1);
+    assert_eq!(
+        change_in(&format!("{text}\nnode n5 free")),
+        "- +n4,n5",
+        "they come first"
+    );
+    assert_eq!(change_in(&format!("{text}\nnode n5..n6 free")), "-n3 +n4,n5,n6");
+    let other_group = BROKEN.replace("group a", "group a/burst h100 2..2\ngroup a");
+    assert_eq!(change_in(&other_group), "- +");
+    let limited = format!(
+        "{}\nnode n5..n6 free",
+        text.replace("tenant a", "quota team limit=24\ntenant a quota=team")
+    );
+    assert_eq!(change_in(&limited), "- +", "its quota forbids what it lacks");
+}
+
+#[test]
+fn what_a_tenant_lacks_beyond_its_nominal_quota_keeps_no_node_that_is_not_ready() {
+    let text = BROKEN
+        .replace("3..3", "5..5")
+        .replace("tenant a", "quota team nominal=24\ntenant a quota=team");
+    let mut fleet = read_fleet(&text);
+    let made = advance(&mut fleet);
+    assert_eq!(repaired(&made), ["n3"], "{}", describe(&made));
+    end_pods(&mut fleet, "n3");
+    let made = advance(&mut fleet);
+    let reserved: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
+    assert_eq!(reserved, ["n4"], "{}", describe(&made));
+}
+
+#[test]
+fn no_more_nodes_of_minimums_are_taken_than_an_autoscaler_may_add() {
+    let text = two_broken().replace("node n4 free", "");
+    for (max_nodes, expected) in [(3, "- +"), (4, "-n2 +"), (5, "-n2,n3 +")] {
+        let pool = format!("gpus=8 max-nodes={max_nodes}");
+        assert_eq!(change_in(&text.replace("gpus=8", &pool)), expected, "{max_nodes}");
+    }
+}
+
+#[test]
+fn what_others_do_not_lend_takes_the_place_of_no_node() {
+    let text = format!("{}\nnode n5 free", two_broken());
+    assert_eq!(change_in(&text), "-n2,n3 +n4,n5");
+    let not_lent = "quota other nominal=8 lending=0\nquota team\ntenant a quota=team";
+    assert_eq!(change_in(&text.replace("tenant a", not_lent)), "-n2 +n4");
+}
+
+#[test]
+fn after_an_outage_the_time_begins_anew() {
+    let mut fleet = read_fleet(BROKEN);
+    fleet.pools[0].repair.as_mut().unwrap().allowed_since = Some(NOW - 10);
+    let made = advance(&mut fleet);
+    assert_eq!(made.actions, [], "the last ones come back as well: {}", describe(&made));
+    assert_eq!(made.replan_at, Some(NOW + 590));
+    fleet.now += 590;
+    assert_eq!(repaired(&advance(&mut fleet)), ["n3"]);
+}
+
+#[test]
+fn no_free_node_is_kept_for_a_gang_that_counts_on_one_that_is_not_ready() {
+    let text = "
+        pool h100 gpus=8 starvation=600 repair=600:1
+        tenant a
+        group a/g h100 0..8
+        demand a/g train 3x8 gang since=3600
+        tenant b
+        group b/g h100 0..8
+        demand b/g small 1x8 since=60
+        node n1..n2 free
+        node n3 recycling not-ready=660
+    ";
+    let reserved = |text: &str| {
+        let made = plan(&read_fleet(text));
+        let nodes = made.actions.iter().map(|action| action.node.clone());
+        nodes.collect::<Vec<String>>()
+    };
+    assert_eq!(reserved(text), ["n1"]);
+    assert_eq!(reserved(&text.replace("not-ready=660", "")), [""; 0], "it comes soon");
 }

@@ -108,6 +108,7 @@ fn pool(words: &[&str]) -> Pool {
                 pool.repair = Some(RepairPolicy {
                     not_ready_after: number(after),
                     max_unhealthy: number(most),
+                    allowed_since: None,
                 });
             }
             other => panic!("unknown option of a pool: {other:?}"),
@@ -263,11 +264,8 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("unusable", _) => node.unusable = true,
             ("closed", _) => node.closed = true,
             ("kept", _) => node.kept_by_pods = true,
-            ("maintained", _) => node.cordoned_by_people = true,
-            ("not-ready", value) => {
-                node.unusable = true;
-                node.not_ready_since = Some(fleet.now - number::<i64>(value));
-            }
+            ("maintained", _) => node.exempt_from_repair = true,
+            ("not-ready", value) => node.not_ready_since = Some(fleet.now - number::<i64>(value)),
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),
@@ -334,6 +332,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
     if let Some(mut owner) = owner {
         owner.since = fleet.now - age;
         node.state = NodeState::Owned(owner);
+        node.unusable |= node.not_ready_since.is_some();
     }
     let (first, last) = words[0].split_once("..").unwrap_or((words[0], words[0]));
     let digits = |name: &str| name.find(|letter: char| letter.is_ascii_digit()).unwrap();

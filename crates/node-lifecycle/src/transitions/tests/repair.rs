@@ -2,7 +2,10 @@
 
 use super::*;
 use berth_api::RepairSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Time};
+
+/// The taint of a node whose readiness is not known.
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// A node in Draining, with a pod, of a pool that repairs its nodes.
 fn draining() -> World {
@@ -20,9 +23,20 @@ impl World {
         let now = Time(at(self.now));
         let conditions = self.node.status.as_mut().unwrap().conditions.as_mut().unwrap();
         let status = if ready { "True" } else { "Unknown" };
-        if conditions[0].status != status {
-            conditions[0].status = status.into();
-            conditions[0].last_transition_time = Some(now);
+        if conditions[0].status == status {
+            return;
+        }
+        conditions[0].status = status.into();
+        conditions[0].last_transition_time = Some(now.clone());
+        let taints = self.node.spec.get_or_insert_default().taints.get_or_insert_default();
+        taints.retain(|taint| taint.key != UNREACHABLE);
+        if !ready {
+            taints.push(Taint {
+                key: UNREACHABLE.into(),
+                effect: "NoSchedule".into(),
+                time_added: Some(now),
+                ..Taint::default()
+            });
         }
     }
 }
