@@ -46,7 +46,10 @@ fn two_broken() -> String {
 
 /// Says that the pods of a node have ended as far as the host knows, so that no quota counts it.
 fn end_pods(fleet: &mut Fleet, node: &str) {
-    let node = fleet.nodes.iter_mut().find(|known| known.name == node).unwrap();
+    let found = fleet.nodes.iter_mut().find(|known| known.name == node);
+    let Some(node) = found else {
+        panic!("no node {node}");
+    };
     node.state = NodeState::Unavailable {
         reason: "it is not Ready".into(),
     };
