@@ -49,6 +49,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])
     .essential()
+    .acting_without_pods()
     // What changes endpoints is counted.
     .depends_on(&[
         Dependency::on_host(KindId::Service, endpoint_changes::note_written),
