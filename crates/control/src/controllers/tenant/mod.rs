@@ -25,6 +25,7 @@ mod memory;
 mod node_groups;
 mod percent;
 mod plan;
+mod own_endpoints;
 mod quota;
 mod recorded_settings;
 mod remaining;

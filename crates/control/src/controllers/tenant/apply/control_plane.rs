@@ -8,6 +8,7 @@ use super::{
         error::{TenantError, in_step},
         fetch::ObservedNodes,
         manifests::ObservedManifests,
+        own_endpoints,
         target::Tenant,
     },
     ControlPlane, Prepared, argo_cd,
@@ -192,12 +193,14 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     }
 }
 
-/// Stops the components of a tenant, and renews its certificates.
+/// Stops the components of a tenant, deletes the endpoints that nobody keeps up to date any more, and renews its certificates.
 async fn stop(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
     let tenant = &prepared.accepted.tenant;
-    stop_components(context, tenant)
-        .await
-        .map_err(in_step(TenantError::Components))?;
+    let stopped = stop_components(context, tenant).await;
+    // Also if one of them is on a node that does not answer. Its pods have ended, and their addresses are free.
+    let closed = own_endpoints::delete_all(&context.client, &tenant.id).await;
+    stopped.map_err(in_step(TenantError::Components))?;
+    closed.map_err(in_step(TenantError::OwnEndpoints))?;
     let dns = dns::prepare_dns(context, prepared, None)
         .await
         .map_err(in_step(TenantError::Dns))?;

@@ -13,6 +13,7 @@ mod kubeconfig;
 mod load_balancer;
 mod manifests;
 mod quota;
+mod own_endpoints;
 mod removals;
 mod rotation;
 mod schedule;
