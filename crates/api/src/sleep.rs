@@ -82,6 +82,9 @@ pub struct SleepStatus {
     /// When the tenant was used last, as far as that is known. Updated in steps of five minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Time>,
+    /// Hash of the rules of its class that its objects on the host follow while it sleeps. If the class has others by now, its syncer runs for a moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforced_rules: Option<String>,
 }
 
 /// Stages of sleep.
@@ -94,14 +97,30 @@ pub enum SleepState {
     FallingAsleep,
     /// Nothing runs.
     Sleeping,
+    /// It sleeps, and its API server and its syncer run until its objects on the host follow the rules of its class. No pod starts.
+    Enforcing,
     /// The control plane is being started.
     Waking,
 }
 
 impl SleepState {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Awake,
+        Self::FallingAsleep,
+        Self::Sleeping,
+        Self::Enforcing,
+        Self::Waking,
+    ];
+
     /// Whether no pod of the tenant may run.
     pub fn stops_pods(self) -> bool {
-        matches!(self, Self::FallingAsleep | Self::Sleeping)
+        matches!(self, Self::FallingAsleep | Self::Sleeping | Self::Enforcing)
+    }
+
+    /// Whether the tenant sleeps: nobody uses it, whether or not its class is enforced meanwhile.
+    pub fn is_asleep(self) -> bool {
+        matches!(self, Self::Sleeping | Self::Enforcing)
     }
 
     /// Its name, as in the API.
@@ -110,6 +129,7 @@ impl SleepState {
             Self::Awake => "Awake",
             Self::FallingAsleep => "FallingAsleep",
             Self::Sleeping => "Sleeping",
+            Self::Enforcing => "Enforcing",
             Self::Waking => "Waking",
         }
     }
@@ -206,6 +226,7 @@ mod tests {
             (SleepState::Awake, ScheduleState::StartsForbidden),
             (SleepState::FallingAsleep, ScheduleState::Stopped),
             (SleepState::Sleeping, ScheduleState::Stopped),
+            (SleepState::Enforcing, ScheduleState::Stopped),
             (SleepState::Waking, ScheduleState::StartsForbidden),
         ] {
             cluster.status = Some(TenantClusterStatus {

@@ -7,6 +7,7 @@
 /// The names of the numbers in the metrics of a syncer.
 const UNLISTED: &str = "berth_syncer_unlisted_kinds";
 const FAILING: &str = "berth_syncer_failing_keys";
+const UNCOMPARED: &str = "berth_syncer_uncompared_objects ";
 
 /// What was read last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,12 @@ impl SyncerReport {
         self.unlisted_kinds = sum(metrics, UNLISTED);
         self.failing_keys = sum(metrics, FAILING);
     }
+}
+
+/// Whether the metrics of a syncer say that it has compared everything on the host with the rules that it was started with. An older syncer does not say it.
+pub(crate) fn has_compared_everything(metrics: &str) -> bool {
+    let uncompared = metrics.lines().find_map(|line| line.strip_prefix(UNCOMPARED));
+    uncompared.is_some_and(|left| left.trim() == "0") && sum(metrics, UNLISTED) == 0
 }
 
 /// The sum of all series of a gauge. What no gauge of a syncer can have counts nothing.
@@ -49,6 +56,24 @@ mod tests {
         assert_eq!((report.unlisted_kinds, report.failing_keys), (2, 7));
         report.read("");
         assert_eq!(report, SyncerReport::default(), "an older syncer does not say it");
+    }
+
+    #[test]
+    fn everything_is_compared_once_the_syncer_says_so_and_knows_all_kinds() {
+        let metrics = |unlisted: u32, uncompared: &str| {
+            format!(
+                "# TYPE berth_syncer_uncompared_objects gauge\nberth_syncer_unlisted_kinds {unlisted}\n\
+                 berth_syncer_uncompared_objects {uncompared}\n# EOF\n"
+            )
+        };
+        assert!(has_compared_everything(&metrics(0, "0")));
+        assert!(!has_compared_everything(&metrics(0, "3")));
+        assert!(!has_compared_everything(&metrics(1, "0")));
+        assert!(!has_compared_everything(&metrics(0, "-1")));
+        assert!(
+            !has_compared_everything("berth_syncer_unlisted_kinds 0\n"),
+            "an older syncer"
+        );
     }
 
     #[test]

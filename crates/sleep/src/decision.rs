@@ -1,7 +1,8 @@
 //! What follows from all that is known of a tenant.
 //!
 //! A tenant goes from [`SleepState::Awake`] over [`SleepState::FallingAsleep`] to [`SleepState::Sleeping`], and over
-//! [`SleepState::Waking`] back. Each state is recorded before anything is done for it, so that a process that is killed goes on where it
+//! [`SleepState::Waking`] back. If the rules of its class change while it sleeps, it goes over [`SleepState::Enforcing`] to
+//! [`SleepState::Sleeping`] again. Each state is recorded before anything is done for it, so that a process that is killed goes on where it
 //! was. What is not known keeps a tenant awake.
 
 use berth_api::{
@@ -58,6 +59,8 @@ pub struct Facts {
     pub is_ready: bool,
     /// Whether its API server answers, or has answered since the tenant was woken.
     pub serves: bool,
+    /// What its objects on the host follow.
+    pub enforcement: Enforcement,
     /// When it was asked to sleep.
     pub sleep_requested: Option<Timestamp>,
     /// When it was asked to wake.
@@ -68,6 +71,18 @@ pub struct Facts {
     pub next_start: Option<Timestamp>,
     /// What was read in it just now; none if nothing was.
     pub inside: Option<Inside>,
+}
+
+/// Whether the objects of a tenant on the host follow the rules of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// They follow those that the class has now: as its syncer says, and of a tenant that sleeps as it was recorded.
+    Present,
+    /// They may follow earlier ones.
+    Earlier {
+        /// Whether the syncer of a tenant that sleeps may be started because of that now. Few are at the same time.
+        may_start: bool,
+    },
 }
 
 /// What only the tenant's API server knows.
@@ -98,6 +113,8 @@ pub enum Decision {
         /// When it wakes by itself.
         wakes_at: Option<Timestamp>,
     },
+    /// Record that its API server and its syncer run for the rules of its class, while it sleeps.
+    Enforce,
     /// Record that it sleeps: nothing of it runs but the control plane.
     Sleep {
         /// When it wakes by itself.
@@ -127,6 +144,8 @@ pub enum Stay {
     ActivityUnknown(String),
     /// It is not known when one of its CronJobs is due, for the given reason.
     JobUnknown(String),
+    /// Its objects on the host may not follow the rules of its class yet.
+    NotEnforced,
     /// A CronJob or a schedule needs it soon.
     DueSoon {
         /// When it would have to wake.
@@ -141,6 +160,8 @@ pub enum Stay {
         /// When it wakes by itself.
         wakes_at: Option<Timestamp>,
     },
+    /// It sleeps, and its syncer enforces the rules of its class.
+    Enforcing,
     /// It wakes.
     Waking {
         /// Whether its API server answers already.
@@ -183,12 +204,12 @@ pub fn decide(facts: &Facts) -> Decision {
         SleepState::FallingAsleep => facts
             .wake_cause()
             .map_or_else(|| facts.decide_falling_asleep(), Decision::Wake),
-        SleepState::Sleeping => match facts.wake_cause() {
-            Some(cause) => Decision::Wake(cause),
-            None => Decision::Stay(Stay::Sleeping {
-                wakes_at: facts.wake_time(facts.wakes_at),
-            }),
-        },
+        SleepState::Sleeping => facts
+            .wake_cause()
+            .map_or_else(|| facts.decide_sleeping(), Decision::Wake),
+        SleepState::Enforcing => facts
+            .wake_cause()
+            .map_or_else(|| facts.decide_enforcing(), Decision::Wake),
         SleepState::Waking if facts.is_ready => Decision::Awake,
         SleepState::Waking => Decision::Stay(Stay::Waking { serves: facts.serves }),
     }
@@ -215,6 +236,9 @@ impl Facts {
         if !self.is_ready {
             let why = "its API server or its syncer does not answer";
             return Decision::Stay(Stay::ActivityUnknown(why.into()));
+        }
+        if self.enforcement != Enforcement::Present {
+            return Decision::Stay(Stay::NotEnforced);
         }
         let Some(inside) = &self.inside else {
             return Decision::LookInside;
@@ -251,6 +275,10 @@ impl Facts {
         if !self.is_ready {
             return self.keep_falling_asleep(Stay::NotAnswering);
         }
+        if self.enforcement != Enforcement::Present {
+            // The class has changed since. Nothing enforces it while the tenant sleeps.
+            return self.keep_falling_asleep(Stay::NotEnforced);
+        }
         let Some(inside) = &self.inside else {
             return Decision::LookInside;
         };
@@ -264,6 +292,26 @@ impl Facts {
             Err(_) => Decision::Wake(WakeCause::Used),
             Ok(Some(at)) if at <= self.now => Decision::Wake(WakeCause::Scheduled),
             Ok(wakes_at) => Decision::Sleep { wakes_at },
+        }
+    }
+
+    /// Whatever its mode is, the rules of its class hold for a tenant that sleeps.
+    fn decide_sleeping(&self) -> Decision {
+        match self.enforcement {
+            Enforcement::Earlier { may_start: true } => Decision::Enforce,
+            Enforcement::Earlier { may_start: false } | Enforcement::Present => Decision::Stay(Stay::Sleeping {
+                wakes_at: self.wake_time(self.wakes_at),
+            }),
+        }
+    }
+
+    /// Without a limit of time: a tenant that keeps its syncer from enforcing the class does not sleep again.
+    fn decide_enforcing(&self) -> Decision {
+        match self.enforcement {
+            Enforcement::Present => Decision::Sleep {
+                wakes_at: self.wake_time(self.wakes_at),
+            },
+            Enforcement::Earlier { .. } => Decision::Stay(Stay::Enforcing),
         }
     }
 
@@ -301,7 +349,7 @@ impl Facts {
     pub fn next_request(&self) -> Option<Timestamp> {
         let (requested, ahead) = match self.state {
             SleepState::Awake => (self.sleep_requested, SignedDuration::ZERO),
-            SleepState::Sleeping => (self.wake_requested, WAKE_CLOCK_SKEW),
+            SleepState::Sleeping | SleepState::Enforcing => (self.wake_requested, WAKE_CLOCK_SKEW),
             SleepState::FallingAsleep | SleepState::Waking => return None,
         };
         let counts_at = requested?.checked_sub(ahead).ok()?;

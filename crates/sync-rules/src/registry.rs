@@ -66,6 +66,7 @@ pub fn new_cache(tenant: Tenant) -> Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::sync_policy::SyncedKind;
 
     /// Groups of the kinds here whose versions every API server serves itself, so that no definition of a tenant can take their place.
     const SERVED: &[&str] = &[
@@ -95,5 +96,31 @@ mod tests {
             );
             assert!(!(kind.is_extension && kind.is_essential), "{}", id.label());
         }
+    }
+
+    #[test]
+    fn what_leads_traffic_acts_without_pods() {
+        let policy = SyncPolicy {
+            kinds: vec![SyncedKind {
+                group: "example.com".into(),
+                version: "v1".into(),
+                kind: "Widget".into(),
+                resource: "widgets".into(),
+                ..SyncedKind::default()
+            }],
+            ..SyncPolicy::default()
+        };
+        let acting = kind_ids(&policy).into_iter().filter(|id| kind(*id).acts_without_pods);
+        let acting: Vec<&str> = acting.map(KindId::label).collect();
+        // Endpoints that a tenant makes are not on the host while it sleeps.
+        let expected = [
+            "Service",
+            "Ingress",
+            "HttpRoute",
+            "GrpcRoute",
+            "TlsRoute",
+            "Widget.example.com",
+        ];
+        assert_eq!(acting, expected);
     }
 }

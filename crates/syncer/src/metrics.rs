@@ -115,6 +115,8 @@ pub struct Metrics {
     pub watches: Family<SideLabels, Gauge>,
     /// Kinds whose objects in the tenant could not be listed, and without which the syncer goes on.
     pub unlisted_kinds: Gauge,
+    /// Objects that the host has had since before the start and that were not compared yet.
+    pub uncompared_objects: Gauge,
     /// Objects on the host whose keys keep failing.
     pub failing_keys: Family<KindLabels, Gauge>,
     /// Objects that are nested too deep to be read.
@@ -163,6 +165,7 @@ impl Default for Metrics {
             waiting_room: WaitingRoomMetrics::default(),
             watches: Family::default(),
             unlisted_kinds: Gauge::default(),
+            uncompared_objects: Gauge::default(),
             failing_keys: Family::default(),
             unreadable_objects: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
@@ -203,21 +206,7 @@ impl Metrics {
         self.scheduling_window.register(registry);
         self.waiting_room.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
-        registry.register(
-            "unlisted_kinds",
-            "Kinds whose objects in the tenant could not be listed, so that they are not synced until they can, and kinds with objects on the host that the tenant does not serve any more",
-            self.unlisted_kinds.clone(),
-        );
-        registry.register(
-            "failing_keys",
-            "Objects on the host whose reconciles have failed ten times in a row or more, by kind; not because of a limit of the tenant",
-            self.failing_keys.clone(),
-        );
-        registry.register(
-            "unreadable_objects",
-            "Objects that are nested too deep to be read, so that the host has their earlier state, by kind",
-            self.unreadable_objects.clone(),
-        );
+        self.register_unenforced(registry);
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(
             "orphans",
@@ -285,6 +274,30 @@ impl Metrics {
             "events_dropped",
             "Events dropped by the rate limit",
             self.events_dropped.clone(),
+        );
+    }
+
+    /// Registers what the syncer does not know, or cannot bring to the host.
+    fn register_unenforced(&self, registry: &mut Registry) {
+        registry.register(
+            "unlisted_kinds",
+            "Kinds whose objects in the tenant could not be listed, so that they are not synced until they can, and kinds with objects on the host that the tenant does not serve any more",
+            self.unlisted_kinds.clone(),
+        );
+        registry.register(
+            "uncompared_objects",
+            "Services, Ingresses, routes and objects of further kinds that the host has had since before the start of the syncer and that were not compared with the rules of the class yet",
+            self.uncompared_objects.clone(),
+        );
+        registry.register(
+            "failing_keys",
+            "Objects on the host whose reconciles have failed ten times in a row or more, by kind; not because of a limit of the tenant",
+            self.failing_keys.clone(),
+        );
+        registry.register(
+            "unreadable_objects",
+            "Objects that are nested too deep to be read, so that the host has their earlier state, by kind",
+            self.unreadable_objects.clone(),
         );
     }
 

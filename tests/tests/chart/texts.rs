@@ -107,6 +107,7 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
         ..SyncerReport::default()
     };
     metrics_of_control.syncers.record(&labels, Some(report));
+    metrics_of_control.syncers.record_asleep(&labels, Some(true));
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();

@@ -241,20 +241,30 @@ fn record_usage(metrics: &Metrics, stores: &Stores, namespace: &str, name: &str)
     }
 }
 
-/// Sets what is known of the syncer of a tenant that has been started and does not sleep, or forgets one that is gone or sleeps.
+/// Sets what is known of the syncer of a tenant that has been started and does not sleep, or forgets one that is gone or sleeps. Of one that sleeps, sets whether
+/// its class was enforced before.
 fn record_syncer(metrics: &Metrics, stores: &Stores, tenants: &Tenants, (namespace, name): (&str, &str)) {
     let labels = TenantLabels {
         tenant_namespace: namespace.to_owned(),
         tenant: name.to_owned(),
     };
     let cluster = stores.tenants.get(&ObjectRef::new(name).within(namespace));
-    let report = cluster
-        .filter(|cluster| should_be_enforced(cluster))
-        .and_then(|cluster| {
-            let uid = cluster.metadata.uid.as_deref()?;
-            Some(tenants.syncer(uid).unwrap_or_default())
-        });
+    let enforced = cluster.as_ref().filter(|cluster| should_be_enforced(cluster));
+    let report = enforced.and_then(|cluster| {
+        let uid = cluster.metadata.uid.as_deref()?;
+        Some(tenants.syncer(uid).unwrap_or_default())
+    });
     metrics.syncers.record(&labels, report);
+    let asleep = cluster.filter(|cluster| is_asleep(cluster));
+    let uid = asleep.and_then(|cluster| cluster.metadata.uid.clone());
+    metrics
+        .syncers
+        .record_asleep(&labels, uid.map(|uid| tenants.is_outdated(&uid)));
+}
+
+/// Whether a tenant sleeps and is not being deleted.
+fn is_asleep(cluster: &TenantCluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_none() && cluster.sleep_state().is_asleep()
 }
 
 /// Whether a syncer should enforce the class of a tenant now.
@@ -268,12 +278,7 @@ fn should_be_enforced(cluster: &TenantCluster) -> bool {
 /// Counts the tenants by their state of sleep.
 fn record_sleep(metrics: &Metrics, stores: &Stores) {
     let tenants = stores.tenants.state();
-    for state in [
-        SleepState::Awake,
-        SleepState::FallingAsleep,
-        SleepState::Sleeping,
-        SleepState::Waking,
-    ] {
+    for state in SleepState::ALL {
         let count = tenants.iter().filter(|tenant| tenant.sleep_state() == state).count();
         let labels = SleepStateLabels { state: state.name() };
         let gauge = metrics.sleep.tenants.get_or_create(&labels);
@@ -328,6 +333,7 @@ mod tests {
             ("Awake", true),
             ("FallingAsleep", true),
             ("Sleeping", false),
+            ("Enforcing", true),
             ("Waking", true),
         ] {
             assert_eq!(is_enforced(&started, state), expected, "{state}");

@@ -9,7 +9,7 @@ use prometheus_client::{
 /// Tenants by their state of sleep.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct SleepStateLabels {
-    /// Awake, `FallingAsleep`, Sleeping or Waking.
+    /// Awake, `FallingAsleep`, Sleeping, Enforcing or Waking.
     pub state: &'static str,
 }
 
@@ -45,7 +45,7 @@ impl SleepMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "tenants_by_sleep_state",
-            "TenantClusters by their state of sleep: Awake, FallingAsleep, Sleeping or Waking",
+            "TenantClusters by their state of sleep: Awake, FallingAsleep, Sleeping, Enforcing (asleep, and the rules of its class are enforced) or Waking",
             self.tenants.clone(),
         );
         registry.register(

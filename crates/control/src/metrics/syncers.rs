@@ -7,7 +7,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is known of the syncers of tenants that have been started and do not sleep.
+/// What is known of the syncers of tenants that have been started and do not sleep, and whether those that sleep need them.
 #[derive(Clone, Debug, Default)]
 pub struct SyncerMetrics {
     /// Whether the syncer of each is ready.
@@ -16,6 +16,8 @@ pub struct SyncerMetrics {
     pub syncer_unlisted_kinds: Family<TenantLabels, Gauge>,
     /// Objects of each on the host that its syncer cannot bring up to date.
     pub syncer_failing_keys: Family<TenantLabels, Gauge>,
+    /// Whether each that sleeps may have objects on the host that follow earlier rules of its class.
+    pub sleeping_tenant_outdated: Family<TenantLabels, Gauge>,
 }
 
 impl SyncerMetrics {
@@ -41,6 +43,19 @@ impl SyncerMetrics {
         }
     }
 
+    /// Sets whether a tenant that sleeps may have objects on the host that follow earlier rules of its class. None: it does not sleep.
+    pub fn record_asleep(&self, labels: &TenantLabels, is_outdated: Option<bool>) {
+        let family = &self.sleeping_tenant_outdated;
+        match is_outdated {
+            Some(is_outdated) => {
+                family.get_or_create(labels).set(i64::from(is_outdated));
+            }
+            None => {
+                family.remove(labels);
+            }
+        }
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "syncer_ready",
@@ -56,6 +71,11 @@ impl SyncerMetrics {
             "syncer_failing_keys",
             "Objects of a tenant on the host that its syncer cannot bring up to date: the sum of berth_syncer_failing_keys, of syncers that are ready",
             self.syncer_failing_keys.clone(),
+        );
+        registry.register(
+            "sleeping_tenant_outdated",
+            "Whether a tenant that sleeps may have objects on the host that follow earlier rules of its class: 1, also if that is not known, or 0; of tenants that sleep",
+            self.sleeping_tenant_outdated.clone(),
         );
     }
 }
@@ -89,5 +109,20 @@ mod tests {
         report.is_ready = false;
         assert_eq!(record(Some(report)), [Some(0), None, None]);
         assert_eq!(record(None), [None, None, None]);
+    }
+
+    #[test]
+    fn only_tenants_that_sleep_may_be_outdated() {
+        let metrics = SyncerMetrics::default();
+        let labels = TenantLabels {
+            tenant_namespace: "team".into(),
+            tenant: "vision".into(),
+        };
+        let record = |is_outdated| {
+            metrics.record_asleep(&labels, is_outdated);
+            let gauge = metrics.sleeping_tenant_outdated.get(&labels);
+            gauge.map(|gauge| gauge.get())
+        };
+        assert_eq!([Some(true), Some(false), None].map(record), [Some(1), Some(0), None]);
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 
+mod enforcement;
 mod waking;
 
 const NOW: i64 = 1_000_000;
@@ -34,6 +35,7 @@ fn idle() -> Facts {
         has_pods: false,
         is_ready: true,
         serves: true,
+        enforcement: Enforcement::Present,
         sleep_requested: None,
         wake_requested: None,
         schedule: ScheduleState::Running,

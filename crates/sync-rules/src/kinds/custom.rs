@@ -92,6 +92,7 @@ pub fn kind(custom: &'static CustomKind) -> Kind {
     Kind::to_host(custom.resource, custom)
         .with_tenant_rights(custom.tenant_rights)
         .extension()
+        .acting_without_pods()
 }
 
 impl CustomKind {

@@ -52,6 +52,7 @@ use std::{
 pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])
     .essential()
+    .acting_without_pods()
     .depends_on(&[
         // What changes endpoints is counted.
         Dependency::on_host(KindId::Service, endpoint_changes::note_written),

@@ -29,6 +29,8 @@ pub struct Kind {
     pub is_essential: bool,
     /// Whether a tenant may serve this kind by a definition of its own, which may be one that never answers: no other kind waits for it.
     pub is_extension: bool,
+    /// Whether its objects on the host have an effect while no pod of the tenant runs: those that lead traffic, and those of controllers of the host.
+    pub acts_without_pods: bool,
     /// Objects of other kinds on which its objects depend.
     pub depends_on: &'static [Dependency],
 }
@@ -163,6 +165,7 @@ impl Kind {
             priority: QueuePriority::Normal,
             is_essential: false,
             is_extension: false,
+            acts_without_pods: false,
             depends_on: &[],
         }
     }
@@ -242,6 +245,13 @@ impl Kind {
     #[must_use]
     pub const fn extension(mut self) -> Self {
         self.is_extension = true;
+        self
+    }
+
+    /// Its objects on the host have an effect while no pod of the tenant runs.
+    #[must_use]
+    pub const fn acting_without_pods(mut self) -> Self {
+        self.acts_without_pods = true;
         self
     }
 

@@ -11,7 +11,10 @@
 
 use super::workload_address;
 use crate::model::Cache;
-use berth_api::ranges::{self, FORMS_OF_V4};
+use berth_api::{
+    NetworkLimits,
+    ranges::{self, FORMS_OF_V4},
+};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -46,28 +49,65 @@ impl Denied {
     }
 }
 
-/// The rules of a tenant at one moment.
-pub struct EndpointAddresses<'a> {
-    cache: &'a Cache,
+/// Networks of a tenant in which there are no pods of the host, and in which its endpoints may lie.
+pub struct OfferedNetworks {
     offered: Vec<IpNet>,
     closed: Vec<IpNet>,
     closed_to_endpoints: Vec<IpNet>,
 }
 
-impl<'a> EndpointAddresses<'a> {
-    /// The rules as they are now.
-    pub fn new(cache: &'a Cache) -> Self {
-        let network = &cache.tenant.network;
+impl OfferedNetworks {
+    /// Those of a tenant with these limits.
+    pub fn new(network: &NetworkLimits) -> Self {
         // A range of the class that cannot be parsed offers nothing.
         let offered = network
             .endpoint_cidrs
             .iter()
             .filter_map(|text| ranges::parse(text).ok());
         Self {
-            cache,
             offered: offered.collect(),
-            closed: closed_networks(cache),
+            closed: closed_networks_of(network),
             closed_to_endpoints: ranges::blocking(&network.closed_to_endpoints),
+        }
+    }
+
+    /// Whether an endpoint may have an address that is not of one of the tenant's own pods.
+    pub fn allow(&self, address: IpAddr) -> bool {
+        workload_address::is_workload_address(address)
+            && self.check(address).is_ok()
+            && !self.is_closed_to_endpoints(address)
+    }
+
+    fn check(&self, address: IpAddr) -> Result<(), Denied> {
+        let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        if !is_in(&self.offered) {
+            Err(Denied::Foreign)
+        } else if is_in(&self.closed) || workload_address::special(address).is_some() {
+            Err(Denied::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The host's admission policy rejects forms of IPv4 addresses whoever has them.
+    fn is_closed_to_endpoints(&self, address: IpAddr) -> bool {
+        let mut closed = self.closed_to_endpoints.iter().chain(FORMS_OF_V4);
+        closed.any(|network| network.contains(&address))
+    }
+}
+
+/// The rules of a tenant at one moment.
+pub struct EndpointAddresses<'a> {
+    cache: &'a Cache,
+    networks: OfferedNetworks,
+}
+
+impl<'a> EndpointAddresses<'a> {
+    /// The rules as they are now.
+    pub fn new(cache: &'a Cache) -> Self {
+        Self {
+            cache,
+            networks: OfferedNetworks::new(&cache.tenant.network),
         }
     }
 
@@ -76,17 +116,12 @@ impl<'a> EndpointAddresses<'a> {
     /// # Errors
     /// Why not.
     pub fn check(&self, address: IpAddr) -> Result<Allowed, Denied> {
-        let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
         if !workload_address::is_workload_address(address) {
             Err(Denied::NoWorkload)
         } else if self.cache.pod_addresses().contains(address) {
             Ok(Allowed::OwnPod)
-        } else if !is_in(&self.offered) {
-            Err(Denied::Foreign)
-        } else if is_in(&self.closed) || workload_address::special(address).is_some() {
-            Err(Denied::Closed)
         } else {
-            Ok(Allowed::Offered)
+            self.networks.check(address).map(|()| Allowed::Offered)
         }
     }
 
@@ -96,9 +131,7 @@ impl<'a> EndpointAddresses<'a> {
     /// Why not.
     pub fn check_endpoint(&self, address: IpAddr) -> Result<Allowed, Denied> {
         let allowed = self.check(address)?;
-        // The host's admission policy rejects forms of IPv4 addresses whoever has them.
-        let mut closed = self.closed_to_endpoints.iter().chain(FORMS_OF_V4);
-        if closed.any(|network| network.contains(&address)) {
+        if self.networks.is_closed_to_endpoints(address) {
             Err(Denied::Closed)
         } else {
             Ok(allowed)
@@ -108,7 +141,10 @@ impl<'a> EndpointAddresses<'a> {
 
 /// Networks that are never open to the tenant. Control lists those of the platform and those that the class blocks.
 pub fn closed_networks(cache: &Cache) -> Vec<IpNet> {
-    let network = &cache.tenant.network;
+    closed_networks_of(&cache.tenant.network)
+}
+
+fn closed_networks_of(network: &NetworkLimits) -> Vec<IpNet> {
     let listed = if network.closed.is_empty() {
         &network.blocked
     } else {
@@ -190,6 +226,24 @@ mod tests {
             assert_eq!(check(&cache, address), Err(Denied::NoWorkload), "{address}");
         }
         assert_eq!(check(&cache, "192.0.2.1"), Err(Denied::Foreign));
+    }
+
+    #[test]
+    fn an_address_of_a_pod_is_in_no_offered_network() {
+        let cache = cache(OFFERED, BLOCKED);
+        let networks = OfferedNetworks::new(&cache.tenant.network);
+        let allows = |address: &str| networks.allow(address.parse().unwrap());
+        for address in [
+            OWN_POD,
+            "10.244.1.8",
+            "10.96.0.1",
+            "192.0.2.1",
+            "127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+        ] {
+            assert!(!allows(address), "{address}");
+        }
+        assert!(allows("10.20.0.1") && allows("fd20::1"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub use super::call_error::CallError;
 
 use super::{
     contents::{ContentRoom, Read},
-    host_first, tenant_waits,
+    first_comparison, host_first, tenant_waits,
 };
 use crate::{
     metrics::{CallLabels, Metrics},
@@ -335,9 +335,14 @@ impl Api {
             },
             start.elapsed(),
         );
+        let result = match result {
+            Ok(answer) => answer.map_err(|error| CallError::from(error).of_side(self.side)),
+            Err(_) => Err(CallError::Unavailable("time limit exceeded".into())),
+        };
+        if let (Side::Host, Err(error)) = (self.side, &result) {
+            first_comparison::note_host_failure(error);
+        }
         result
-            .map_err(|_| CallError::Unavailable("time limit exceeded".into()))?
-            .map_err(|error| CallError::from(error).of_side(self.side))
     }
 }
 

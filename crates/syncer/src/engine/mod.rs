@@ -28,6 +28,7 @@ mod device_room;
 mod dropped;
 mod endings;
 pub(crate) mod endpoint_changes;
+mod first_comparison;
 mod followers;
 mod gang_claims;
 mod group_members;
@@ -139,6 +140,8 @@ pub struct Engine {
     to_compare: Mutex<HashSet<Key>>,
     /// Room for contents that are read.
     contents: contents::ContentRoom,
+    /// Keys of objects that the host has had since before the start and that were not compared yet.
+    uncompared: Mutex<first_comparison::Uncompared>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
@@ -267,6 +270,7 @@ impl Engine {
             failures: Mutex::default(),
             to_compare: Mutex::default(),
             contents: contents::ContentRoom::default(),
+            uncompared: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             endings: endings::Endings::default(),
@@ -314,6 +318,7 @@ impl Engine {
         // Control reads them as soon as it knows that the syncer is ready.
         self.publish_host_bytes();
         self.publish_unenforced();
+        self.begin_first_comparison();
         let mut without = self.unavailable_kinds();
         report(Lists::Complete { without: &without });
         tasks.spawn(Arc::clone(&self).resync());
@@ -385,7 +390,7 @@ impl Engine {
                 )
                 .await;
             }
-            return Ok(Outcome::new("unavailable"));
+            return Ok(Outcome::new(first_comparison::UNAVAILABLE));
         }
         match self.cache.kind(key.kind).direction {
             Direction::Mirror(view) => mirror::reconcile(self, (key.kind, view), &key.name, observed_at).await,

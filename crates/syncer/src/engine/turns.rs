@@ -379,6 +379,11 @@ impl Turns {
         }
     }
 
+    /// Whether a key waits for its turn.
+    pub(super) fn waits(&self, key: &Key) -> bool {
+        Lane::ALL.into_iter().any(|lane| self.line(lane).asked(key) > 0)
+    }
+
     /// Number of keys that wait.
     pub(super) fn waiting(&self, lane: Lane) -> usize {
         lock(&self.line(lane).waiting).keys.len()

@@ -7,9 +7,11 @@ use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use std::collections::HashMap;
 
 impl Engine {
-    /// Publishes of how many kinds the tenant may have objects that are not known, which keys keep failing, and which objects cannot be read.
+    /// Publishes of how many kinds the tenant may have objects that are not known, how many objects were not compared since the start, which keys keep
+    /// failing, and which objects cannot be read.
     pub(super) fn publish_unenforced(&self) {
         self.publish_unlisted();
+        self.publish_uncompared();
         self.publish_by_kind(&self.metrics.failing_keys, &self.failing_keys());
         self.publish_by_kind(&self.metrics.unreadable_objects, &self.unreadable_objects());
     }

@@ -1,8 +1,8 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
 use super::{
-    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, host_first, lock, queued_key::QueuedKey, recorder::Level,
-    schedule, turns::Keeps, update::REFUSED,
+    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, first_comparison, host_first, lock, queued_key::QueuedKey,
+    recorder::Level, schedule, turns::Keeps, update::REFUSED,
 };
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::Taken;
@@ -58,9 +58,13 @@ impl Engine {
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
-        let result = self.reconcile(&key, observed_at, compares).await;
+        let reconciling = self.reconcile(&key, observed_at, compares);
+        let (result, has_host_failed) = first_comparison::with_host_failures(reconciling).await;
         if !host_first::has_deferred() {
             self.turns.end(&key, begun, keeps(&result));
+        }
+        if compares {
+            self.note_comparison(&key, &result, has_host_failed);
         }
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),

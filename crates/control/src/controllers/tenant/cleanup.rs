@@ -9,7 +9,7 @@ use super::{
     context::TenantContext,
     error::{CleanupError, TenantError, in_step},
     fetch::owned_nodes,
-    finalizer,
+    finalizer, own_endpoints,
     remaining::{self, Remaining},
     status,
     target::Tenant,
@@ -171,12 +171,13 @@ async fn delete_next(
     delete_registration(context, tenant, Some(&uid))
         .await
         .map_err(CleanupError::ArgoCd)?;
-    // 1. From here on nothing new is created.
-    context
-        .runtime
-        .stop_components(tenant)
+    // 1. From here on nothing new is created. Nobody takes the address of a pod that ends out of endpoints any more: they go before the first one ends, also
+    // if a component is on a node that does not answer.
+    let stopped = context.runtime.stop_components(tenant).await;
+    close_endpoints(context, tenant)
         .await
-        .map_err(in_step(CleanupError::Components))?;
+        .map_err(CleanupError::OwnEndpoints)?;
+    stopped.map_err(in_step(CleanupError::Components))?;
     // 2. Pods end before their nodes are released and before the NetworkPolicies that isolate them are deleted: in a namespace
     // that is being deleted, the policies might be deleted first.
     let pods = delete_pods(context, cluster, tenant).await;
@@ -221,6 +222,13 @@ async fn delete_next(
     namespace.map_err(CleanupError::ControlPlaneNamespace)
 }
 
+/// Deletes the endpoints that the tenant has made itself. A syncer that still runs somewhere can create no new ones, and no pods.
+async fn close_endpoints(context: &TenantContext, tenant: &TenantId) -> Result<(), ReconcileError> {
+    let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &tenant.workload_namespace());
+    optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
+    own_endpoints::delete_all(&context.client, tenant).await
+}
+
 /// Deletes the pods of the workload namespace; returns what remains of them. Deletions heed no disruption budgets. Pods that
 /// are overdue are removed although their kubelets have not reported their end.
 async fn delete_pods(
@@ -229,9 +237,6 @@ async fn delete_pods(
     tenant: &TenantId,
 ) -> Result<Option<Remaining>, ReconcileError> {
     let namespace = tenant.workload_namespace();
-    // A syncer that still runs somewhere can create no new ones.
-    let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
-    optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let metadata: Api<Watched<PartialObjectMeta<Pod>>> = Api::namespaced(context.client.clone(), &namespace);
     let mut page = ListParams::default().limit(PODS_PER_PASS);

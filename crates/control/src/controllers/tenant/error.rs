@@ -10,6 +10,9 @@ use berth_api::conditions::{
 /// Reason of a Service of the API server that the host does not store, with the annotations of the team for example.
 pub(super) const EXTERNAL_SERVICE_FAILED: &str = "ExternalServiceFailed";
 
+/// Reason while endpoints that the tenant has made itself cannot be deleted.
+const ENDPOINT_DELETION_FAILED: &str = "EndpointDeletionFailed";
+
 /// The step that failed, and why.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
@@ -70,6 +73,9 @@ pub enum TenantError {
     /// Applying the first objects in the tenant.
     #[error("bootstrap objects: {0}")]
     Bootstrap(#[source] ReconcileError),
+    /// Deleting the endpoints of a tenant that sleeps.
+    #[error("endpoints of the tenant's own: {0}")]
+    OwnEndpoints(#[source] ReconcileError),
     /// Starting the controller manager, the scheduler, the syncer or DNS.
     #[error("components: {0}")]
     Components(#[source] ReconcileError),
@@ -105,6 +111,9 @@ pub enum CleanupError {
     /// Stopping the components.
     #[error("components: {0}")]
     Components(#[source] ReconcileError),
+    /// Deleting the endpoints that the tenant has made itself.
+    #[error("endpoints of the tenant's own: {0}")]
+    OwnEndpoints(#[source] ReconcileError),
     /// Deleting the tenant's pods.
     #[error("pods: {0}")]
     Pods(#[source] ReconcileError),
@@ -135,6 +144,7 @@ impl CleanupError {
             Self::Orphans(_) => "OrphanLookupFailed",
             Self::ArgoCd(_) => "ArgoCDDeletionFailed",
             Self::Components(_) => "StoppingFailed",
+            Self::OwnEndpoints(_) => ENDPOINT_DELETION_FAILED,
             Self::Pods(_) => "PodDeletionFailed",
             Self::WorkloadNamespace(_) | Self::ControlPlaneNamespace(_) => "NamespaceDeletionFailed",
             Self::Datastore(_) => "DatastoreDeletionFailed",
@@ -163,6 +173,7 @@ impl TenantError {
             Self::Authorities(cause) => (INFRASTRUCTURE_READY, "AuthoritiesFailed", Some(cause)),
             Self::Address(cause) => (INFRASTRUCTURE_READY, "AddressFailed", Some(cause)),
             Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),
+            Self::OwnEndpoints(cause) => (INFRASTRUCTURE_READY, ENDPOINT_DELETION_FAILED, Some(cause)),
             Self::Datastore(cause) => (DATASTORE_READY, "DatastoreFailed", Some(cause)),
             Self::ExternalService(cause) => (ENDPOINT_READY, EXTERNAL_SERVICE_FAILED, Some(cause)),
             Self::Connection(_) => (CONTROL_PLANE_READY, "ConnectionFailed", None),

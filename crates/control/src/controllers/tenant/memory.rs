@@ -5,6 +5,7 @@ use super::{
     argo_cd::Recorded,
     connection::Connection,
     datastore_usage::UsageMemory,
+    enforcement_places::EnforcementPlaces,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
     unused_nodes,
@@ -49,6 +50,10 @@ pub struct TenantMemory {
     pub(super) host_usage_read_at: Mutex<Option<Instant>>,
     /// What is known of its syncer.
     pub(super) syncer: Mutex<SyncerReport>,
+    /// Hash of the rules of its class that its syncer has enforced; none if that is not known.
+    enforced_rules: Mutex<Option<String>>,
+    /// Whether it sleeps, and its objects on the host may follow earlier rules of its class.
+    is_outdated: AtomicBool,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
@@ -84,6 +89,30 @@ impl TenantMemory {
     /// Notes whether the tenant's syncer is ready.
     pub(super) fn note_syncer(&self, is_ready: bool) {
         lock(&self.syncer).is_ready = is_ready;
+    }
+
+    /// Whether the tenant's syncer has enforced the rules with this hash.
+    pub(super) fn follows(&self, rules: &str) -> bool {
+        lock(&self.enforced_rules).as_deref() == Some(rules)
+    }
+
+    /// Notes that it has.
+    pub(super) fn note_enforced(&self, rules: &str) {
+        *lock(&self.enforced_rules) = Some(rules.to_owned());
+    }
+
+    /// Forgets what the tenant's syncer has enforced, if that is not this: before one with these rules is started. What it did with other rules in
+    /// between is not known later.
+    pub(super) fn forget_other_rules(&self, rules: &str) {
+        let mut enforced = lock(&self.enforced_rules);
+        if enforced.as_deref() != Some(rules) {
+            *enforced = None;
+        }
+    }
+
+    /// Notes whether the tenant sleeps and may have objects on the host that follow earlier rules of its class.
+    pub(super) fn note_outdated(&self, is_outdated: bool) {
+        self.is_outdated.store(is_outdated, Ordering::Relaxed);
     }
 
     /// Notes what the metrics of the tenant's syncer say.
@@ -127,6 +156,8 @@ pub struct Tenants {
     pub(super) manifests: ParsedManifests,
     /// The last list of Projects.
     pub(super) listed_projects: ListedProjects,
+    /// Who of those that sleep is started because its class has changed.
+    pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
 }
@@ -152,6 +183,8 @@ impl Tenants {
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),
                 syncer: Mutex::default(),
+                enforced_rules: Mutex::default(),
+                is_outdated: AtomicBool::new(true),
                 activity: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),
@@ -176,6 +209,12 @@ impl Tenants {
         let known = lock(&self.memory).get(uid).map(Arc::clone)?;
         let report = *lock(&known.syncer);
         Some(report)
+    }
+
+    /// Whether a tenant that sleeps may have objects on the host that follow earlier rules of its class, or that is not known.
+    pub fn is_outdated(&self, uid: &str) -> bool {
+        let known = lock(&self.memory).get(uid).map(Arc::clone);
+        known.is_none_or(|known| known.is_outdated.load(Ordering::Relaxed))
     }
 
     /// Forgets a tenant that is gone.

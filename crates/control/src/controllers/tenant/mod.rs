@@ -13,6 +13,8 @@ mod compliance;
 mod connection;
 mod context;
 mod datastore_usage;
+mod enforcement;
+mod enforcement_places;
 mod error;
 mod expiration;
 mod fetch;
@@ -23,6 +25,7 @@ mod manifests;
 mod measured_use;
 mod memory;
 mod node_groups;
+mod own_endpoints;
 mod percent;
 mod plan;
 mod quota;
@@ -87,6 +90,7 @@ pub async fn reconcile(
     let tenant = Tenant::new(context, cluster, &uid, slot);
     // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
     tenant.memory.note_syncer(false);
+    tenant.memory.note_outdated(true);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }

@@ -6,7 +6,7 @@
 
 use super::settings::Settings;
 use berth_api::{
-    KubernetesVersion, SleepState, TenantCluster, TenantClusterStatus,
+    KubernetesVersion, TenantCluster, TenantClusterStatus,
     conditions::{ACCEPTED, ConditionUpdate},
 };
 
@@ -26,8 +26,8 @@ pub(super) fn check(cluster: &TenantCluster, version: &str) -> Result<(), Condit
 /// tenant sleeps, so that only what ran is recorded as accepted.
 pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String {
     let status = cluster.status.as_ref();
-    let is_asleep = cluster.sleep_state() == SleepState::Sleeping;
-    let stays = is_asleep || status.is_some_and(|status| check_upgrade(status, requested).is_err());
+    let stays =
+        cluster.sleep_state().is_asleep() || status.is_some_and(|status| check_upgrade(status, requested).is_err());
     let started = status.and_then(TenantClusterStatus::started_version);
     started.filter(|_| stays).unwrap_or(requested).to_owned()
 }
@@ -100,7 +100,7 @@ fn check_upgrade(status: &TenantClusterStatus, next: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{SleepStatus, TenantClusterSpec};
+    use berth_api::{SleepState, SleepStatus, TenantClusterSpec};
 
     fn status(version: Option<&str>, upgrading_to: Option<&str>) -> TenantClusterStatus {
         TenantClusterStatus {

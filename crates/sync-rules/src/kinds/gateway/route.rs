@@ -47,6 +47,7 @@ const fn route(route: &'static Route, status: &'static [Right], depends_on: &'st
         )
         .with_tenant_rights(status)
         .extension()
+        .acting_without_pods()
         .depends_on(depends_on)
 }
 

@@ -50,6 +50,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
         WatchSpec::synced(RESOURCE).trimmed(metadata::with_status),
     )
     .with_tenant_rights(&[("ingresses/status", &["patch"])])
+    .acting_without_pods()
     .depends_on(&[
         // Whether an Ingress is of a class of the host.
         Dependency::on_tenant(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),

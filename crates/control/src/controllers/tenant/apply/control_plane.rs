@@ -8,13 +8,14 @@ use super::{
         error::{TenantError, in_step},
         fetch::ObservedNodes,
         manifests::ObservedManifests,
+        own_endpoints,
         target::Tenant,
     },
     ControlPlane, Prepared, argo_cd,
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
     components::{Running, run_component, run_components, stop_components},
-    dns, keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
+    dns, enforce, keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
@@ -128,6 +129,7 @@ pub(super) async fn start(
     let server = prepared.endpoints.api_server.https_url();
     let remote = context.remote.as_ref();
     let connection = &tenant.memory.connection;
+    enforce::expect_rules(prepared);
     let (authorities, waits) = (&prepared.authorities, (&context.queue, &tenant.key()));
     stored_access::revoke_stored_access(context, prepared)
         .await
@@ -192,12 +194,14 @@ pub(super) async fn keep_asleep(context: &TenantContext, prepared: &Prepared<'_>
     }
 }
 
-/// Stops the components of a tenant, and renews its certificates.
+/// Stops the components of a tenant, deletes the endpoints that nobody keeps up to date any more, and renews its certificates.
 async fn stop(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), TenantError> {
     let tenant = &prepared.accepted.tenant;
-    stop_components(context, tenant)
-        .await
-        .map_err(in_step(TenantError::Components))?;
+    let stopped = stop_components(context, tenant).await;
+    // Also if one of them is on a node that does not answer. Its pods have ended, and their addresses are free.
+    let closed = own_endpoints::delete_all(&context.client, &tenant.id).await;
+    stopped.map_err(in_step(TenantError::Components))?;
+    closed.map_err(in_step(TenantError::OwnEndpoints))?;
     let dns = dns::prepare_dns(context, prepared, None)
         .await
         .map_err(in_step(TenantError::Dns))?;
@@ -260,6 +264,10 @@ pub(super) async fn serve(
         failed.note(registered.map_err(in_step(TenantError::MetricsApi)));
         observed.manifests = Box::pin(manifests::keep_manifests(context, prepared.accepted, applier)).await;
     }
+    let runs_syncer = |running: &Running| running.syncer == ComponentState::Running;
+    if syncer == SyncerState::Ready && running.as_ref().is_some_and(runs_syncer) {
+        Box::pin(enforce::observe(context, prepared, started)).await;
+    }
     if syncer == SyncerState::Ready {
         observed.host_usage = observe_host_usage(context, prepared).await;
     }
@@ -293,16 +301,21 @@ async fn run_with_objects(
 }
 
 /// Whether the tenant is being woken.
-pub(super) fn is_waking(tenant: &Tenant) -> bool {
+fn is_waking(tenant: &Tenant) -> bool {
     tenant.cluster.sleep_state() == SleepState::Waking
 }
 
-/// Whether the components have run after all objects were applied, as this process or the status remembers. Those of a tenant that wakes
+/// Whether the tenant has slept, and its API server is started again: because it is woken, or to enforce its class.
+pub(super) fn is_started_again(tenant: &Tenant) -> bool {
+    is_waking(tenant) || tenant.cluster.sleep_state() == SleepState::Enforcing
+}
+
+/// Whether the components have run after all objects were applied, as this process or the status remembers. Those of a tenant that has slept
 /// have: webhooks of its own may refuse every write until its pods run.
 pub(super) fn have_run(tenant: &Tenant) -> bool {
     let conditions = tenant.cluster.status.iter().flat_map(|status| &status.conditions);
     let mut was_ready = conditions.filter(|condition| condition.type_ == SYNCER_READY && condition.status == "True");
-    is_waking(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
+    is_started_again(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
 }
 
 /// Renders the control plane with the stored certificates and stores those that are new.
@@ -393,7 +406,7 @@ fn write_kubeconfig_file(
 }
 
 /// Probes the syncer. If it is not ready, the tenant is soon reconciled again.
-async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
+pub(super) async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
     let probe = context.remote.probe_syncer(&endpoints.syncer_admin);
     let state = match tenant.slot.lend(SYNCER_PROBE_LIMIT, probe).await {
         Some(Ok(answer)) if answer.is_ready => return SyncerState::Ready,

@@ -7,6 +7,7 @@ use super::{
     super::{
         build::{host_objects, stored_namespace},
         context::TenantContext,
+        own_endpoints,
         target::Tenant,
     },
     components::stop_components,
@@ -15,6 +16,7 @@ use crate::{
     apply::optional,
     error::{ReconcileError, api},
 };
+use berth_api::NetworkLimits;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use std::sync::PoisonError;
@@ -25,11 +27,15 @@ const RECORD: &str = "datastore";
 const KEY: &str = "kubeSystemUID";
 
 /// Creates what the tenant needs in the datastore. If that has lost the database with which the tenant has run, or has another one, its user there is
-/// deleted instead and its components are stopped: without the user no API server of it can serve that.
+/// deleted instead and its components are stopped: without the user no API server of it can serve that. `network` says which endpoints may stay then.
 ///
 /// # Errors
 /// The datastore or the host refuses or does not answer, or the database is another one.
-pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
+pub(super) async fn prepare_datastore(
+    context: &TenantContext,
+    tenant: &Tenant,
+    network: &NetworkLimits,
+) -> Result<(), ReconcileError> {
     let found = match read(context, tenant).await? {
         Found::Unreadable => return Ok(context.datastore.create_tenant(&tenant.id).await?),
         // It gets no user before somebody has seen its database: a datastore that has just lost everything may answer to that.
@@ -47,7 +53,7 @@ pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) 
         }
     };
     if recorded.is_some() && recorded != found {
-        shut_out(context, tenant).await;
+        shut_out(context, tenant, network).await;
         return Err(describe_replaced(tenant, found.is_some()));
     }
     context.datastore.create_tenant(&tenant.id).await?;
@@ -59,7 +65,7 @@ pub(super) async fn prepare_datastore(context: &TenantContext, tenant: &Tenant) 
 }
 
 /// Keeps the API server of a tenant from what is stored, and ends it. What fails here is tried again with the next reconcile, which comes to the same.
-async fn shut_out(context: &TenantContext, tenant: &Tenant) {
+async fn shut_out(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) {
     let slug = tenant.id.slug();
     // First: the components may take a while to end. The user exists if the database is one that the tenant had before.
     if let Err(error) = context.datastore.delete_user(&tenant.id).await {
@@ -67,6 +73,10 @@ async fn shut_out(context: &TenantContext, tenant: &Tenant) {
     }
     if let Err(error) = stop_components(context, tenant).await {
         tracing::warn!(tenant = slug, %error, "cannot stop a tenant whose database is another one");
+    }
+    // Its pods run on, and nobody takes those that end out of its own endpoints any more.
+    if let Err(error) = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await {
+        tracing::warn!(tenant = slug, %error, "cannot delete the endpoints of a tenant whose database is another one");
     }
 }
 

@@ -14,6 +14,7 @@ mod datastore_identity;
 mod definitions;
 mod dns;
 mod endpoint;
+mod enforce;
 mod host_side;
 mod keys;
 mod kubeconfig;
@@ -102,7 +103,7 @@ pub(super) enum Outcome<'a> {
 pub(super) enum ControlPlane {
     /// The API server could not be started.
     NotStarted(TenantError),
-    /// The tenant sleeps: nothing runs.
+    /// The tenant sleeps: nothing runs, or nothing but what enforces its class.
     Asleep {
         /// Whether its kubeconfig was written.
         kubeconfig: Result<(), TenantError>,
@@ -177,10 +178,12 @@ impl Outcome<'_> {
     }
 }
 
-/// Runs the control plane of a tenant that is awake, and stops that of one that sleeps.
+/// Runs the control plane of a tenant that is awake, and stops that of one that sleeps, or runs what enforces its class.
 async fn run_control_plane(context: &TenantContext, prepared: &Prepared<'_>, nodes: &ObservedNodes) -> ControlPlane {
-    if prepared.accepted.tenant.cluster.sleep_state() == SleepState::Sleeping {
-        return control_plane::keep_asleep(context, prepared).await;
+    match prepared.accepted.tenant.cluster.sleep_state() {
+        SleepState::Sleeping => return control_plane::keep_asleep(context, prepared).await,
+        SleepState::Enforcing => return Box::pin(enforce::enforce(context, prepared, nodes)).await,
+        SleepState::Awake | SleepState::FallingAsleep | SleepState::Waking => {}
     }
     match control_plane::start(context, prepared, nodes).await {
         Ok(mut started) => {

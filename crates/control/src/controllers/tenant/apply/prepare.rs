@@ -72,7 +72,7 @@ pub(super) async fn prepare<'a>(
         apply_limits(accepted),
         recorded_settings::record(tenant, settings),
         keys::load_authorities(context, tenant),
-        datastore_identity::prepare_datastore(context, tenant),
+        datastore_identity::prepare_datastore(context, tenant, &limits),
         prepare_network(
             context,
             accepted,

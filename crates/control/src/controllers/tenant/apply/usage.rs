@@ -8,7 +8,7 @@ use super::{
         target::Tenant,
     },
     Prepared, Started,
-    control_plane::is_waking,
+    control_plane::is_started_again,
 };
 use crate::apply::Applier;
 use berth_api::{DatastoreUsage, HostUsage};
@@ -42,7 +42,7 @@ pub(super) async fn observe_usage(
         size_reading: &context.tenants.size_reading,
         activity: &tenant.memory.activity,
         clock: &context.clock,
-        is_waking: is_waking(tenant),
+        is_waking: is_started_again(tenant),
     };
     let memory = &tenant.memory.datastore_usage;
     let observed = datastore_usage::observe(&source, memory, published_usage(tenant), limits).await;

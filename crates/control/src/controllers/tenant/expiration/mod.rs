@@ -134,7 +134,8 @@ struct Terms<'a> {
 /// not store counts for nothing: the team may have written it so, and could keep an idle tenant for ever.
 fn answers(cluster: &TenantCluster) -> bool {
     // It wakes for anybody who wants to start a pod.
-    if matches!(cluster.sleep_state(), SleepState::Sleeping | SleepState::Waking) {
+    let state = cluster.sleep_state();
+    if state.is_asleep() || state == SleepState::Waking {
         return true;
     }
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice());

@@ -6,13 +6,17 @@ use berth_api::{
     conditions::{AWAKE, ConditionUpdate, SERVING},
     labels,
 };
-use berth_sleep::{Decision, Facts, Stay, WakeCause};
+use berth_sleep::{Decision, Enforcement, Facts, Stay, WakeCause};
 use jiff::{SignedDuration, Timestamp};
 
 /// Reason of a tenant that is being started.
 const WAKING: &str = "Waking";
 /// End of the message of a tenant that should sleep by now.
 const OVERDUE: &str = "longer than disruption budgets and grace periods allow";
+/// Reason of a tenant that sleeps, and whose syncer runs because the rules of its class have changed.
+const CLASS_CHANGED: &str = "ClassChanged";
+/// Reason of a tenant that may have objects on the host which do not follow the rules of its class yet.
+const CLASS_NOT_ENFORCED: &str = "ClassNotEnforced";
 /// Reason of a tenant that is used, or may be.
 const IN_USE: &str = "InUse";
 
@@ -29,13 +33,27 @@ pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
             }
         }
         (SleepState::Sleeping, Decision::Stay(Stay::Sleeping { wakes_at })) => {
-            let is_kept = facts.mode == SleepMode::Asleep;
-            sleeping(if is_kept { Some(SleepCause::Mode) } else { facts.cause }, *wakes_at)
+            let condition = sleeping(cause_of_sleep(facts), *wakes_at);
+            if facts.enforcement == Enforcement::Present {
+                condition
+            } else {
+                let message = format!(
+                    "{}. The rules of its class have changed; they are enforced once few enough other tenants are started for theirs",
+                    condition.message
+                );
+                ConditionUpdate::mark_false(AWAKE, condition.reason, message)
+            }
         }
+        (SleepState::Enforcing, Decision::Stay(_)) => enforcing(cause_of_sleep(facts)),
         (SleepState::Waking, Decision::Stay(Stay::Waking { serves: true })) => serving(),
         (SleepState::Waking, _) => waking(None),
         (state, _) => ConditionUpdate::mark_unknown(AWAKE, state.name(), "the tenant changes its state"),
     }
+}
+
+fn cause_of_sleep(facts: &Facts) -> Option<SleepCause> {
+    let is_kept = facts.mode == SleepMode::Asleep;
+    if is_kept { Some(SleepCause::Mode) } else { facts.cause }
 }
 
 /// The condition of a tenant whose state becomes another.
@@ -46,6 +64,7 @@ pub(super) fn of_transition(next: &SleepStatus, facts: &Facts, decision: &Decisi
         (SleepState::Awake, _) => ConditionUpdate::mark_true(AWAKE, IN_USE, "the tenant is awake"),
         (SleepState::FallingAsleep, _) => falling_asleep(next.cause, &Stay::PodsEnd),
         (SleepState::Sleeping, _) => sleeping(next.cause, wakes_at),
+        (SleepState::Enforcing, _) => enforcing(next.cause),
         (SleepState::Waking, Decision::Wake(cause)) => waking(Some(*cause)),
         (SleepState::Waking, _) => waking(None),
     }
@@ -61,6 +80,8 @@ fn stayed_awake(facts: &Facts, cause: WakeCause) -> ConditionUpdate {
         WakeCause::Overdue => {
             let what = if facts.has_pods {
                 "pods on the host have not ended; look for nodes that do not answer"
+            } else if facts.is_ready && facts.enforcement != Enforcement::Present {
+                "its objects on the host may not follow the rules of its class yet"
             } else if facts.is_ready {
                 "it is not known how its pods have ended"
             } else {
@@ -101,6 +122,14 @@ fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
             "ScheduleUnknown",
             format!("{}it is not known when the tenant has to wake: {why}", refused(facts)),
         ),
+        Stay::NotEnforced => yes(
+            CLASS_NOT_ENFORCED,
+            format!(
+                "{}its objects on the host may not follow the rules of its class yet, which it waits for; if that lasts, ask the platform team \
+                 to look at the log of its syncer",
+                refused(facts)
+            ),
+        ),
         Stay::DueSoon { at } => yes(
             "Schedule",
             format!(
@@ -109,7 +138,7 @@ fn awake(facts: &Facts, stay: &Stay) -> ConditionUpdate {
             ),
         ),
         // Not of a tenant that is awake.
-        Stay::PodsEnd | Stay::NotAnswering | Stay::Sleeping { .. } | Stay::Waking { .. } => {
+        Stay::PodsEnd | Stay::NotAnswering | Stay::Sleeping { .. } | Stay::Enforcing | Stay::Waking { .. } => {
             yes(IN_USE, "the tenant is awake".into())
         }
     }
@@ -128,6 +157,9 @@ fn falling_asleep(cause: Option<SleepCause>, stay: &Stay) -> ConditionUpdate {
     let what = match stay {
         Stay::NotAnswering => "its API server or its syncer does not answer, which it waits for".to_owned(),
         Stay::ActivityUnknown(why) => format!("it waits until that is possible: {why}"),
+        Stay::NotEnforced => {
+            "its objects on the host may not follow the rules of its class yet, which it waits for".to_owned()
+        }
         _ => "its pods end".to_owned(),
     };
     let message = format!("{}; the tenant falls asleep: {what}", why(cause));
@@ -146,6 +178,14 @@ fn sleeping(cause: Option<SleepCause>, wakes_at: Option<Timestamp>) -> Condition
     };
     let message = format!("{}; the tenant sleeps: {how}", why(cause));
     ConditionUpdate::mark_false(AWAKE, reason(cause), message)
+}
+
+fn enforcing(cause: Option<SleepCause>) -> ConditionUpdate {
+    let message = format!(
+        "{}; the tenant sleeps: the rules of its class have changed, and its API server and its syncer run until its objects on the host follow them",
+        why(cause)
+    );
+    ConditionUpdate::mark_false(AWAKE, CLASS_CHANGED, message)
 }
 
 fn waking(cause: Option<WakeCause>) -> ConditionUpdate {

@@ -2,14 +2,14 @@
 //!
 //! [`follow`] collects what is known, lets [`berth_sleep`] decide, and records the next state in the status before anything is done for it.
 //! The rest of the reconcile follows the recorded state, also if the next one cannot be recorded: while a tenant falls asleep or sleeps, its
-//! schedule is a stop, and while it sleeps, its components do not run.
+//! schedule is a stop, and while it sleeps, its components do not run, but for those that enforce its class once that has changed.
 
 mod inside;
 mod message;
 
 use super::{
-    apply::HostSide, context::TenantContext, error::TenantError, schedule::ObservedSchedule, settings::Settings,
-    status, target::Tenant,
+    apply::HostSide, context::TenantContext, enforcement, error::TenantError, schedule::ObservedSchedule,
+    settings::Settings, status, target::Tenant,
 };
 use crate::metrics::WakeLabels;
 use berth_api::{
@@ -23,7 +23,7 @@ use std::{sync::PoisonError, time::Duration};
 
 /// Steps in which the status follows the last activity: it must not change with every request.
 const ACTIVITY_STEP: SignedDuration = SignedDuration::from_mins(5);
-/// Pause before a tenant that falls asleep is looked at again.
+/// Pause before a tenant that falls asleep, or whose class is enforced while it sleeps, is looked at again.
 const FALLING_ASLEEP: Duration = Duration::from_secs(2);
 /// Pause after a state was recorded: the watch shows it by then, and wakes the tenant.
 const RECORDED: Duration = Duration::from_secs(1);
@@ -32,8 +32,17 @@ const RECORDED: Duration = Duration::from_secs(1);
 pub(super) struct ObservedSleep {
     decision: Decision,
     facts: Facts,
+    known: Known,
     /// Whether the state that was decided is not recorded. The tenant stays in the one before, and the status may be another by now.
     is_unrecorded: bool,
+}
+
+/// What a state is recorded with, besides the facts.
+struct Known {
+    /// What is recorded.
+    recorded: SleepStatus,
+    /// Hash of the rules that its class has now.
+    rules: String,
 }
 
 /// What came of a decision.
@@ -93,31 +102,36 @@ async fn observe(
     host: &mut HostSide<'_>,
     now: Timestamp,
 ) -> Option<ObservedSleep> {
-    let mut facts = collect(context, tenant, settings, schedule, now)?;
+    let status = tenant.cluster.status.as_ref();
+    let known = Known {
+        recorded: status.and_then(|status| status.sleep.clone()).unwrap_or_default(),
+        rules: enforcement::rules_hash(&settings.sync),
+    };
+    let mut facts = collect(context, tenant, settings, schedule, &known.rules, now)?;
     let mut decision = decide(&facts);
     if decision == Decision::LookInside {
         // The tenant decides how long that takes, and its team how often.
         host.apply().await;
         match inside::read(tenant, now).await {
             Ok(inside) => facts.inside = Some(inside),
-            Err(why) => return Some(ObservedSleep::unknown(facts, why)),
+            Err(why) => return Some(ObservedSleep::unknown(facts, known, why)),
         }
         decision = decide(&facts);
     }
     let cause = match &decision {
         Decision::FallAsleep { cause, .. } => Some(*cause),
-        Decision::Sleep { .. } => facts.cause,
+        Decision::Sleep { .. } if facts.state == SleepState::FallingAsleep => facts.cause,
         _ => None,
     };
     // The last moment to notice that somebody uses it.
     if cause == Some(SleepCause::Idle) {
         if let Err(why) = inside::count_use(tenant, &context.clock).await {
-            return Some(ObservedSleep::unknown(facts, why));
+            return Some(ObservedSleep::unknown(facts, known, why));
         }
         facts.activity = read_activity(context, tenant, settings, now);
         decision = decide(&facts);
     }
-    Some(ObservedSleep::new(decision, facts))
+    Some(ObservedSleep::new(decision, facts, known))
 }
 
 fn collect(
@@ -125,6 +139,7 @@ fn collect(
     tenant: &Tenant,
     settings: &Settings,
     schedule: &ObservedSchedule,
+    rules: &str,
     now: Timestamp,
 ) -> Option<Facts> {
     let cluster = &tenant.cluster;
@@ -154,6 +169,7 @@ fn collect(
             .iter()
             .all(|kind| conditions::is_true(conditions, kind)),
         serves: is_recorded_serving(conditions) || tenant.memory.connection.applier().is_some(),
+        enforcement: enforcement::find(context, tenant, known, rules),
         sleep_requested,
         wake_requested,
         schedule: schedule.state,
@@ -189,16 +205,17 @@ fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, 
 }
 
 impl ObservedSleep {
-    fn new(decision: Decision, facts: Facts) -> Self {
+    fn new(decision: Decision, facts: Facts, known: Known) -> Self {
         Self {
             decision,
             facts,
+            known,
             is_unrecorded: false,
         }
     }
 
-    fn unknown(facts: Facts, why: String) -> Self {
-        Self::new(facts.keep_falling_asleep(Stay::ActivityUnknown(why)), facts)
+    fn unknown(facts: Facts, known: Known, why: String) -> Self {
+        Self::new(facts.keep_falling_asleep(Stay::ActivityUnknown(why)), facts, known)
     }
 
     /// The state that is to be recorded; none if it stays.
@@ -221,13 +238,29 @@ impl ObservedSleep {
             since,
             wakes_at: wakes_at.and_then(at),
             last_activity: last_activity.clone(),
+            enforced_rules: None,
         };
+        let Known { recorded, rules } = &self.known;
         Some(match &self.decision {
             Decision::Stay(_) | Decision::LookInside => return None,
             Decision::FallAsleep { cause, wakes_at } => {
                 sleep(SleepState::FallingAsleep, Some(*cause), at(*now), *wakes_at)
             }
-            Decision::Sleep { wakes_at } => sleep(SleepState::Sleeping, *cause, since.and_then(at), *wakes_at),
+            // It goes on sleeping: nothing else changes, so that no request is void.
+            Decision::Enforce => SleepStatus {
+                state: SleepState::Enforcing,
+                ..recorded.clone()
+            },
+            Decision::Sleep { wakes_at } if *state == SleepState::Enforcing => SleepStatus {
+                state: SleepState::Sleeping,
+                wakes_at: wakes_at.and_then(at),
+                enforced_rules: Some(rules.clone()),
+                ..recorded.clone()
+            },
+            Decision::Sleep { wakes_at } => SleepStatus {
+                enforced_rules: Some(rules.clone()),
+                ..sleep(SleepState::Sleeping, *cause, since.and_then(at), *wakes_at)
+            },
             // Its control plane still runs.
             Decision::Wake(_) if *state == SleepState::FallingAsleep => sleep(SleepState::Awake, None, at(*now), None),
             Decision::Wake(_) => SleepStatus {
@@ -248,7 +281,7 @@ impl ObservedSleep {
         self.is_unrecorded
     }
 
-    /// Whether nothing of the tenant runs.
+    /// Whether nothing of the tenant runs, and it is looked at as seldom as one that is settled.
     pub(super) fn is_sleeping(&self) -> bool {
         self.facts.state == SleepState::Sleeping
     }
@@ -258,7 +291,7 @@ impl ObservedSleep {
         if self.is_unrecorded {
             return Some(RECORDED);
         }
-        if self.facts.state == SleepState::FallingAsleep {
+        if [SleepState::FallingAsleep, SleepState::Enforcing].contains(&self.facts.state) {
             return Some(FALLING_ASLEEP);
         }
         let next = match &self.decision {
@@ -300,12 +333,12 @@ async fn carry_out(context: &TenantContext, tenant: &Tenant, observed: &Observed
     }
     let (cluster, before) = (&tenant.cluster, tenant.cluster.status.clone().unwrap_or_default());
     let mut updates = vec![message::of_transition(&next, &observed.facts, &observed.decision)];
-    if next.state == SleepState::Sleeping {
+    if next.state.is_asleep() {
         let sleeps = |kind| ConditionUpdate::mark_false(kind, status::SLEEPING, status::SLEEPS);
         updates.extend([CONTROL_PLANE_READY, SYNCER_READY, READY].map(sleeps));
     }
     let phase = match next.state {
-        SleepState::Sleeping => Phase::Sleeping,
+        SleepState::Sleeping | SleepState::Enforcing => Phase::Sleeping,
         SleepState::Waking => Phase::Waking,
         _ if conditions::is_true(&before.conditions, READY) => Phase::Ready,
         SleepState::Awake | SleepState::FallingAsleep => Phase::Provisioning,
@@ -322,7 +355,13 @@ async fn carry_out(context: &TenantContext, tenant: &Tenant, observed: &Observed
         sleep: Some(next),
         ..before
     };
-    if !status::write_unless_changed(context, cluster, &after, requests).await? {
+    // The beginning of a sleep stays the same while a class is enforced, so that a request counts whenever it comes.
+    let is_written = if state.is_asleep() && observed.facts.state.is_asleep() {
+        status::write_unless_changed(context, cluster, &after, |_| ()).await?
+    } else {
+        status::write_unless_changed(context, cluster, &after, requests).await?
+    };
+    if !is_written {
         return Ok(Record::Postponed);
     }
     match (&observed.decision, state) {

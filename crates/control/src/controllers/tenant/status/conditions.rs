@@ -44,7 +44,7 @@ pub(in super::super) const SLEEPING: &str = "Sleeping";
 const NOT_OBSERVED: &str = "NotObserved";
 /// Message of conditions of a tenant that sleeps.
 pub(in super::super) const SLEEPS: &str =
-    "the tenant sleeps, and nothing of it runs; the condition Awake says what wakes it";
+    "the tenant sleeps, and nothing of it runs for its team; the condition Awake says what wakes it";
 /// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
 /// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
 const NOT_PART_OF_READY: [&str; 9] = [
@@ -199,7 +199,7 @@ pub(in super::super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
 /// The phase of a tenant with these conditions.
 pub(super) fn phase(conditions: &[ConditionUpdate], sleep: SleepState) -> Phase {
     match sleep {
-        SleepState::Sleeping => return Phase::Sleeping,
+        SleepState::Sleeping | SleepState::Enforcing => return Phase::Sleeping,
         SleepState::Waking => return Phase::Waking,
         SleepState::Awake | SleepState::FallingAsleep => {}
     }
@@ -246,6 +246,7 @@ mod tests {
         assert_eq!(phase(&all, SleepState::Awake), Phase::Provisioning);
         assert_eq!(phase(&all, SleepState::FallingAsleep), Phase::Provisioning);
         assert_eq!(phase(&all, SleepState::Sleeping), Phase::Sleeping);
+        assert_eq!(phase(&all, SleepState::Enforcing), Phase::Sleeping);
         assert_eq!(phase(&all, SleepState::Waking), Phase::Waking);
         all[0] = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "");
         assert_eq!(phase(&all, SleepState::Awake), Phase::Pending);

@@ -42,7 +42,7 @@ pub(super) fn find_unobserved<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Tenant
     }
 }
 
-/// Whether nothing of the tenant runs, because it sleeps.
+/// Whether nothing of the tenant runs for its team, because it sleeps.
 pub(super) fn is_asleep(outcome: &Outcome<'_>) -> bool {
     matches!(outcome, Outcome::Prepared { control_plane, .. } if matches!(**control_plane, ControlPlane::Asleep { .. }))
 }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 const LONG: Duration = Duration::from_secs(301);
 
 /// Lets the datastore have the database with this UID, or nothing.
-fn store_database(fixture: &Fixture, uid: Option<&str>) {
+pub(super) fn store_database(fixture: &Fixture, uid: Option<&str>) {
     let mut values = fixture.stored.values.lock().unwrap();
     values.remove(stored_namespace::PATH);
     values.extend(uid.map(|uid| (stored_namespace::PATH.to_owned(), stored_namespace::encode(uid))));

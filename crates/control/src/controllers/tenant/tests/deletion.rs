@@ -46,7 +46,7 @@ async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
 }
 
 /// A tenant that is ready, with a pod that does not end.
-async fn fixture_with_stubborn_pod() -> Fixture {
+pub(super) async fn fixture_with_stubborn_pod() -> Fixture {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
     let pod = json!({"metadata": {"name": "stubborn", "annotations": {NEVER_ENDS: "true"}}});

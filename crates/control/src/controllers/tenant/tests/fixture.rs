@@ -67,6 +67,10 @@ pub(super) struct Stored {
     pub(super) other_bytes: Arc<AtomicU64>,
     /// Bytes on the host, as the syncer says.
     pub(super) host_bytes: Arc<AtomicU64>,
+    /// Kinds that the syncer does not know, as it says.
+    pub(super) unlisted_kinds: Arc<AtomicU64>,
+    /// Objects that it has not compared with its rules, as it says.
+    pub(super) uncompared_objects: Arc<AtomicU64>,
     /// Values of single keys, by what follows the tenant's prefix.
     pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
 }
@@ -385,9 +389,13 @@ impl Remote for ScriptedRemote {
         if !self.script.record("syncer probe of metrics".into()) {
             return Err(ProbeError("the script says so".into()));
         }
-        let bytes = self.stored.host_bytes.load(Ordering::SeqCst);
+        let number = |of: &AtomicU64| of.load(Ordering::SeqCst);
         Ok(format!(
-            "berth_syncer_host_bytes {bytes}\nberth_syncer_host_bytes_limit 536870912\nberth_syncer_unlisted_kinds 1\n"
+            "berth_syncer_host_bytes {}\nberth_syncer_host_bytes_limit 536870912\nberth_syncer_unlisted_kinds {}\n\
+             berth_syncer_uncompared_objects {}\n",
+            number(&self.stored.host_bytes),
+            number(&self.stored.unlisted_kinds),
+            number(&self.stored.uncompared_objects),
         ))
     }
 }

@@ -74,7 +74,7 @@ async fn a_tenant_without_a_request_keeps_its_credentials_and_says_nothing() {
     fixture.reconcile().await.unwrap();
     assert_eq!((admin(&fixture), stored(&fixture, "pki")), (before, pki));
     assert_eq!((reason(&fixture), phase(&fixture)), (None, json!(null)));
-    assert_eq!(fixture.script.first("runtime check"), None);
+    assert_eq!(fixture.script.first("runtime check kube-apiserver"), None);
 }
 
 #[tokio::test]

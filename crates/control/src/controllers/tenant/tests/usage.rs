@@ -45,6 +45,7 @@ async fn a_tenant_that_has_nearly_as_much_on_the_host_as_it_may_is_ready_and_say
 #[tokio::test]
 async fn what_the_syncer_says_is_known_for_alerts() {
     let mut fixture = Fixture::new();
+    fixture.stored.unlisted_kinds.store(1, Ordering::SeqCst);
     let _ = fixture.reconcile().await;
     let report = |fixture: &Fixture| fixture.context.tenants.syncer(UID).unwrap_or_default();
     assert!(!report(&fixture).is_ready, "nothing has been started");

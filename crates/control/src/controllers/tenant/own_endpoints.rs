@@ -1,0 +1,134 @@
+//! Endpoints that a tenant has made itself, on the host while its syncer does not run. docs/adr/0060 says why they go.
+//!
+//! Only the syncer takes the address of a pod that has ended out of them. Another tenant's pod may get it, and would be reached through what leads to the
+//! endpoints. Those of Services with a selector are the host's own controllers', which go on, so they stay. The syncer makes what is missing again.
+
+use crate::{
+    apply::delete_same,
+    error::{ReconcileError, api},
+};
+use berth_api::{NetworkLimits, names::TenantId};
+use berth_runtime::watched::{PAGE, Watched, list_page};
+use berth_sync_rules::{
+    kinds::endpoint_slice::{MANAGED_BY, SYNCER},
+    translation::endpoint_address::OfferedNetworks,
+};
+use futures::{StreamExt, stream};
+use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api, Client, Resource,
+    api::ListParams,
+    core::{NamespaceResourceScope, PartialObjectMeta},
+};
+use serde::de::DeserializeOwned;
+use std::{fmt::Debug, net::IpAddr};
+
+/// Slices of which the names are listed at a time.
+const NAMES: u32 = 500;
+/// Deletions at the same time. A tenant may have ten thousand slices.
+const CONCURRENCY: usize = 8;
+
+/// Slices whose contents are not read.
+type Slices = Api<Watched<PartialObjectMeta<EndpointSlice>>>;
+
+/// Deletes all of them: of a tenant of which no pod is left, or that is being deleted. A tenant without any costs one short list.
+///
+/// # Errors
+/// The host refuses or does not answer. Some may be deleted by then.
+pub(super) async fn delete_all(client: &Client, tenant: &TenantId) -> Result<(), ReconcileError> {
+    delete_those::<PartialObjectMeta<EndpointSlice>>(client, tenant, NAMES, |_| true).await
+}
+
+/// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable.
+///
+/// # Errors
+/// The host refuses or does not answer. Some may be deleted by then.
+pub(super) async fn delete_of_pods(
+    client: &Client,
+    tenant: &TenantId,
+    network: &NetworkLimits,
+) -> Result<(), ReconcileError> {
+    let outside = OfferedNetworks::new(network);
+    delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| {
+        // Of one that cannot be read nothing is known.
+        slice.readable().is_none_or(|slice| !is_outside(&slice, &outside))
+    })
+    .await
+}
+
+/// Whether every address of a slice is in a network without pods of the host.
+fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
+    let mut addresses = slice
+        .endpoints
+        .iter()
+        .flatten()
+        .flat_map(|endpoint| &endpoint.addresses);
+    addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
+}
+
+/// Deletes the slices that must go, page by page.
+async fn delete_those<K>(
+    client: &Client,
+    tenant: &TenantId,
+    page: u32,
+    must_go: impl Fn(Watched<K>) -> bool,
+) -> Result<(), ReconcileError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let namespace = tenant.workload_namespace();
+    let listed: Api<Watched<K>> = Api::namespaced(client.clone(), &namespace);
+    let slices: Slices = Api::namespaced(client.clone(), &namespace);
+    let ours = format!("{MANAGED_BY}={SYNCER}");
+    let mut params = ListParams::default().labels(&ours).limit(page);
+    loop {
+        let page = list_page(&listed, &mut params)
+            .await
+            .map_err(api("list the tenant's own EndpointSlices"))?;
+        let next = page.metadata.continue_.filter(|token| !token.is_empty());
+        let found = page.items.into_iter().filter_map(|slice| {
+            let metadata = slice.meta().clone();
+            must_go(slice).then_some(metadata)
+        });
+        let deletions: Vec<_> = found.map(|slice| delete(slices.clone(), slice)).collect();
+        let deleted: Vec<Result<(), ReconcileError>> =
+            stream::iter(deletions).buffer_unordered(CONCURRENCY).collect().await;
+        deleted.into_iter().collect::<Result<(), _>>()?;
+        let Some(token) = next else { return Ok(()) };
+        params = params.continue_token(&token);
+    }
+}
+
+async fn delete(slices: Slices, slice: ObjectMeta) -> Result<(), ReconcileError> {
+    let deleted = delete_same(&slices, &slice, None).await;
+    deleted.map(drop).map_err(api("delete the tenant's own EndpointSlices"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_slices_that_lead_outside_of_the_cluster_alone_are_safe() {
+        let network = NetworkLimits {
+            endpoint_cidrs: vec!["10.0.0.0/8".into()],
+            blocked: vec!["10.244.0.0/16".into()],
+            ..NetworkLimits::default()
+        };
+        let outside = OfferedNetworks::new(&network);
+        let is_safe = |endpoints: &[&[&str]]| {
+            let endpoints: Vec<_> = endpoints
+                .iter()
+                .map(|addresses| json!({"addresses": addresses}))
+                .collect();
+            let slice = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": endpoints});
+            is_outside(&serde_json::from_value(slice).unwrap(), &outside)
+        };
+        assert!(is_safe(&[]));
+        assert!(is_safe(&[&["10.20.0.1"], &["10.20.0.2", "10.20.0.3"]]));
+        for pod in ["10.244.1.7", "192.0.2.1", "database.example.com"] {
+            assert!(!is_safe(&[&["10.20.0.1"], &["10.20.0.2", pod]]), "{pod}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What the host has had since before the syncer started, and what of it was not compared with the rules of the class yet.
+//!
+//! A class that takes something away restarts the syncer, which compares every object again. Control lets a tenant sleep only once that is done: nothing
+//! compares anything then. Only kinds count whose objects have an effect while no pod of the tenant runs.
+//!
+//! A key counts as compared once nothing is left to do for it on the host. It does not matter what the tenant's API server answers: what happens on the
+//! host does not depend on that.
+
+use super::{Engine, OUTDATED, Outcome, api::CallError, lock, update::REFUSED};
+use berth_sync_rules::model::resource::Key;
+use std::{cell::Cell, collections::HashSet};
+
+/// Result of a reconciliation of an object whose kind is not known on one side.
+pub(super) const UNAVAILABLE: &str = "unavailable";
+/// Results after which the object on the host is as it was.
+const NOT_COMPARED: [&str; 5] = [UNAVAILABLE, OUTDATED, REFUSED, "reserved", "vanished"];
+
+/// Keys of objects that were not compared yet.
+pub(super) type Uncompared = HashSet<Key>;
+
+tokio::task_local! {
+    /// Whether the host's API server has not done something that this task has asked of it.
+    static HOST_FAILED: Cell<bool>;
+}
+
+/// The result of a task, and whether the host's API server has not done something for it.
+pub(super) async fn with_host_failures<T: Future>(task: T) -> (T::Output, bool) {
+    let noting = async {
+        let output = task.await;
+        (output, HOST_FAILED.try_with(Cell::get).unwrap_or_default())
+    };
+    HOST_FAILED.scope(Cell::default(), noting).await
+}
+
+/// Notes that the host's API server has not done what this task has asked of it. What is gone already needs nothing.
+pub(super) fn note_host_failure(error: &CallError) {
+    if !matches!(error, CallError::NotFound) {
+        let _ = HOST_FAILED.try_with(|failed| failed.set(true));
+    }
+}
+
+impl Engine {
+    /// Notes what the host has, before anything is reconciled.
+    pub(super) fn begin_first_comparison(&self) {
+        let kinds = self.cache.kinds.iter().copied();
+        let acting = kinds.filter(|id| self.cache.kind(*id).acts_without_pods);
+        let keys = acting.flat_map(|id| {
+            self.cache
+                .stores
+                .host(id)
+                .names()
+                .into_iter()
+                .map(move |name| id.key(name))
+        });
+        lock(&self.uncompared).extend(keys);
+        self.publish_uncompared();
+    }
+
+    /// Notes the result of a reconciliation that has compared both objects as a whole.
+    pub(super) fn note_comparison(&self, key: &Key, result: &Result<Outcome, CallError>, has_host_failed: bool) {
+        let is_left = match result {
+            Ok(outcome) => outcome.waits_for_turn() || NOT_COMPARED.contains(&outcome.result),
+            // Of the tenant's API server: that of the host has not failed.
+            Err(_) => false,
+        };
+        if is_left || has_host_failed || self.turns.waits(key) {
+            return;
+        }
+        let mut uncompared = lock(&self.uncompared);
+        if uncompared.remove(key) {
+            self.publish_left(&uncompared);
+        }
+    }
+
+    /// Publishes how many objects are left. Those that are gone from the host need no comparison.
+    pub(super) fn publish_uncompared(&self) {
+        let mut uncompared = lock(&self.uncompared);
+        uncompared.retain(|key| self.cache.stores.host(key.kind).contains(&key.name));
+        self.publish_left(&uncompared);
+    }
+
+    fn publish_left(&self, uncompared: &Uncompared) {
+        let left = i64::try_from(uncompared.len()).unwrap_or(i64::MAX);
+        self.metrics.uncompared_objects.set(left);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use super::super::{
+    scripted::{Failure, Scripted},
+    test_engine::tenant,
+};
+use super::*;
+use berth_api::SyncPolicy;
+use berth_sync_rules::model::{
+    KindId,
+    resource::{Name, Side},
+};
+use serde_json::json;
+use std::sync::Arc;
+
+/// An Ingress that the class does not allow, and that is on the host.
+fn with_ingress(script: impl Fn(&str) -> Option<Failure> + Send + Sync + 'static) -> (Scripted, Key) {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), script);
+    let name = Name::new("team", "a");
+    let ingress = json!({"spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example.com"}]}});
+    scripted.put(Side::Tenant, KindId::Ingress, &name, ingress);
+    scripted.put(Side::Host, KindId::Ingress, &name, json!({"spec": {}}));
+    (scripted, KindId::Ingress.key(name))
+}
+
+/// Reconciles the key that waits.
+async fn work(engine: &Arc<Engine>, key: &Key) {
+    let taken = engine.queue_of(key.kind).take().await;
+    Arc::clone(engine).work(taken).await;
+}
+
+fn left(engine: &Engine) -> i64 {
+    engine.metrics.uncompared_objects.get()
+}
+
+#[tokio::test]
+async fn what_was_on_the_host_before_the_start_is_left_until_it_is_compared() {
+    let (scripted, key) = with_ingress(|_| None);
+    let engine = &scripted.engine;
+    // Nothing of a pod is left once it has ended.
+    let pod = Name::new("team", "a");
+    scripted.put(Side::Host, KindId::Pod, &pod, json!({"spec": {}}));
+    engine.begin_first_comparison();
+    assert_eq!(left(engine), 1);
+    // Only the status of the host's object has changed.
+    engine.add_for_status(key.clone());
+    work(engine, &key).await;
+    assert_eq!(left(engine), 1);
+    engine.add(key.clone());
+    work(engine, &key).await;
+    assert_eq!(scripted.calls("host DELETE", "/ingresses/a").len(), 1);
+    assert_eq!(left(engine), 0);
+}
+
+#[tokio::test]
+async fn a_tenant_that_refuses_every_write_keeps_nothing_uncompared() {
+    for failure in [403, 500] {
+        let (scripted, key) = with_ingress(move |call| {
+            let is_write = call.starts_with("tenant") && !call.starts_with("tenant GET");
+            is_write.then_some(Failure::Refused(failure))
+        });
+        let engine = &scripted.engine;
+        engine.begin_first_comparison();
+        engine.add(key.clone());
+        work(engine, &key).await;
+        assert_eq!(scripted.calls("host DELETE", "/ingresses/a").len(), 1);
+        assert_eq!(left(engine), 0, "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_host_does_not_do_is_left() {
+    let (scripted, key) = with_ingress(|call| call.starts_with("host DELETE").then_some(Failure::Refused(500)));
+    let engine = &scripted.engine;
+    engine.begin_first_comparison();
+    engine.add(key.clone());
+    work(engine, &key).await;
+    assert_eq!(left(engine), 1);
+    // It goes by itself.
+    engine.cache.stores.host(key.kind).gone(&key.name, 9);
+    engine.publish_unenforced();
+    assert_eq!(left(engine), 0);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_turn_is_left() {
+    let (scripted, key) = with_ingress(|_| None);
+    let engine = &scripted.engine;
+    engine.begin_first_comparison();
+    let waits = Outcome::new(super::super::turns::WAITS);
+    engine.note_comparison(&key, &Ok(waits), false);
+    engine.note_comparison(&key, &Ok(Outcome::new(UNAVAILABLE)), false);
+    engine.note_comparison(&key, &Ok(Outcome::new("nothing")), true);
+    assert_eq!(left(engine), 1);
+    engine.note_comparison(&key, &Ok(Outcome::new("nothing")), false);
+    assert_eq!(left(engine), 0);
+}
