@@ -58,8 +58,11 @@ impl Engine {
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
-        let reconciling = self.reconcile(&key, observed_at, compares);
-        let (result, has_host_failed) = first_comparison::with_host_failures(reconciling).await;
+        let (result, has_host_failed) = {
+            // In its place: it is large, and would be there twice if it moved.
+            let reconciling = std::pin::pin!(self.reconcile(&key, observed_at, compares));
+            first_comparison::with_host_failures(reconciling).await
+        };
         if !host_first::has_deferred() {
             self.turns.end(&key, begun, keeps(&result));
         }
