@@ -80,12 +80,14 @@ fn of_slices(cache: &Cache, name: &Name, service_port: &Value) -> Vec<SocketAddr
     let port_name = json::text(service_port, &["name"]).unwrap_or_default();
     let allowed = EndpointAddresses::new(cache);
     let names: Vec<Name> = cache.egress_index().slices.objects(name).cloned().collect();
-    let slices = names
-        .iter()
-        .filter_map(|slice| cache.stores.tenant(KindId::EndpointSlice).get(slice));
+    let slices = names.iter().filter_map(|slice| {
+        let stored = cache.stores.tenant(KindId::EndpointSlice).get(slice)?;
+        Some((slice, stored.object()))
+    });
     slices
-        .map(|slice| slice.object())
-        .flat_map(|slice| {
+        // It may be another Service's since it was found.
+        .filter(|(slice, object)| endpoint_slice::service(slice, object).as_ref() == Some(name))
+        .flat_map(|(_, slice)| {
             let ports = json::items(&slice, &["ports"]).iter();
             let mut ports = ports.filter(|port| json::text(port, &["name"]).unwrap_or_default() == port_name);
             let port = ports.find_map(|port| u16::try_from(port["port"].as_u64()?).ok());

@@ -239,6 +239,10 @@ fn slices_are_found_by_their_service_and_no_others_are_read() {
         found.iter().map(SocketAddr::port).collect::<Vec<_>>()
     };
     assert_eq!(found(), [1, 4]);
+    // The index follows in a moment.
+    let slices = cache.stores.tenant(KindId::EndpointSlice);
+    slices.watched(Name::new("team", "a"), Stored::from(slice("another", 1)));
+    assert_eq!(found(), [4]);
     put_slice("team", "a", slice("another", 1));
     forget(&cache, Side::Tenant, KindId::EndpointSlice, &Name::new("team", "d"));
     assert_eq!(found(), [0; 0]);

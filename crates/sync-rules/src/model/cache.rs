@@ -22,6 +22,7 @@ use super::{
 use berth_api::most_references;
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -43,6 +44,7 @@ pub struct Cache {
     references: Mutex<References>,
     mirror_sources: Mutex<MirrorSources>,
     pod_addresses: Mutex<PodAddresses>,
+    slice_addresses: Mutex<Index<IpAddr>>,
     endpoint_pods: Mutex<EndpointPods>,
     egress_index: Mutex<EgressIndex>,
     endpoint_changes: Mutex<EndpointChanges>,
@@ -75,6 +77,7 @@ impl Cache {
             references: Mutex::new(References::new(references)),
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
+            slice_addresses: Mutex::default(),
             endpoint_pods: Mutex::default(),
             egress_index: Mutex::default(),
             endpoint_changes: Mutex::new(changes),
@@ -108,6 +111,11 @@ impl Cache {
     /// Addresses of the tenant's own pods.
     pub fn pod_addresses(&self) -> MutexGuard<'_, PodAddresses> {
         self.pod_addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tenant's EndpointSlices, by the addresses that they name.
+    pub fn slice_addresses(&self) -> MutexGuard<'_, Index<IpAddr>> {
+        self.slice_addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pods that may be endpoints of the tenant's Services.

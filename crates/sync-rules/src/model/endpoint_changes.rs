@@ -10,7 +10,8 @@
 //! - For each count beyond it, one of the Services that have changed most is closed for [`CLOSED`] at least: it selects no pod on the host, and does not
 //!   count. It is opened again once there is something left for that.
 //! - Writes of the syncer wait before that: while no more than a [part](PART_OF_PODS) of the allowance is left, [no Service](EndpointChanges::may_write) is
-//!   changed on the host, and that part is for pods. So a release that changes all Services closes none.
+//!   changed on the host, and that part is for pods. So a release that changes all Services closes none. One that has waited for
+//!   [long](super::waiting_services) is changed all the same: pods may use up all that grows.
 //! - A Service that is made on the host takes from another allowance of the same size, and pays for its deletion as well. If nothing is left there,
 //!   [no more are made](EndpointChanges::may_create) for now. It closes nothing: what is made has a new name each time, and has not changed often.
 //!
@@ -27,6 +28,7 @@ use super::{
     resource::{Key, Name},
     selectors::{Labels, Selectors, pack, unpack},
     store::Stored,
+    waiting_services::WaitingServices,
 };
 use crate::admission::writes::Pace;
 use berth_api::{labels, pod_labels};
@@ -55,6 +57,8 @@ pub struct EndpointChanges {
     pace: Pace,
     /// What writes of Services leave of the allowance.
     for_pods: u64,
+    /// Services that wait because no more than that is left.
+    waiting: WaitingServices,
     /// The pace of Services that are made.
     creations: Pace,
     selectors: Selectors,
@@ -130,6 +134,7 @@ impl EndpointChanges {
             now,
             pace,
             for_pods: rate * ALLOWANCE_SECONDS / PART_OF_PODS,
+            waiting: WaitingServices::new(rate, now),
             creations: pace,
             selectors: Selectors::default(),
             pods: HashMap::new(),
@@ -142,6 +147,7 @@ impl EndpointChanges {
     /// Sets the time. Returns the Services that are open again: to open one changes its endpoints, and takes from the allowance.
     pub fn tick(&mut self, now: Instant) -> Vec<Name> {
         self.now = now;
+        self.waiting.forget_old(now);
         let over = self.closed.iter().filter(|(_, until)| **until <= now);
         let mut over: Vec<(Instant, Name)> = over.map(|(service, until)| (*until, service.clone())).collect();
         over.sort();
@@ -175,17 +181,27 @@ impl EndpointChanges {
         self.creations.has(1, self.now)
     }
 
-    /// Whether a Service that is on the host may be changed there now. Unlike a change of a pod, that can wait, and then no Service is closed for it.
-    pub fn may_write(&self, service: &Name) -> bool {
-        !self.would_count(service) || self.pace.has(1 + self.for_pods, self.now)
+    /// Whether a Service that is on the host may be changed there now. Unlike a change of a pod, that can wait, and then no Service is closed for it. It
+    /// does not wait for ever: if pods use up what is left, those that change most pay for it.
+    pub fn may_write(&mut self, service: &Name) -> bool {
+        !self.would_count(service) || self.leaves_pods_their_part() || self.waiting.may_write(service, self.now)
     }
 
     /// Counts a change of a Service that is about to be written to the host. It does not count again when it is there.
     pub fn begin_write(&mut self, service: &Name) {
         if self.would_count(service) {
+            if !self.leaves_pods_their_part() {
+                self.waiting.count_write(self.now);
+            }
             self.pace.reserve(1, self.now);
             self.note_change(service, 1.0);
         }
+        self.waiting.remove(service);
+    }
+
+    /// Whether a change of a Service leaves enough for those of pods.
+    fn leaves_pods_their_part(&self) -> bool {
+        self.pace.has(1 + self.for_pods, self.now)
     }
 
     /// Sets what a Service selects on the host; nothing once it is gone. One that is closed stays closed, also if it is made again.
@@ -199,6 +215,7 @@ impl EndpointChanges {
         let Some(written) = written else {
             self.written.remove(service);
             self.activities.remove(service);
+            self.waiting.remove(service);
             return Vec::new();
         };
         let before = self.written.insert(service.clone(), written);

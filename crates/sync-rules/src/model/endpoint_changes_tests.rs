@@ -326,6 +326,29 @@ fn services_that_a_release_changes_wait_and_none_is_closed() {
 }
 
 #[test]
+fn a_service_is_changed_although_pods_use_up_all_that_grows() {
+    let mut fixture = Fixture::new(AT_ONCE);
+    let quiet = Name::new("other", "quiet");
+    fixture.add(&quiet, &[("app", "quiet")]);
+    let flips = |fixture: &mut Fixture| {
+        fixture.pass(10);
+        let closed = fixture.flip("a", &[("app", "a")]);
+        assert!(!closed.contains(&quiet), "{closed:?}");
+    };
+    (0..200).for_each(|_| flips(&mut fixture));
+    let mut rounds = 0;
+    while !fixture.changes.may_write(&quiet) {
+        rounds += 1;
+        assert!(rounds < 10, "it waits for ever");
+        flips(&mut fixture);
+    }
+    fixture.changes.begin_write(&quiet);
+    assert!(fixture.changes.set_written(&quiet, written(0, 1), true).is_empty());
+    // What flips pays for it.
+    flips(&mut fixture);
+}
+
+#[test]
 fn what_does_not_count_need_not_wait_to_be_written() {
     let mut fixture = Fixture::new(2);
     let [counted, closed] = [service(0), service(1)];

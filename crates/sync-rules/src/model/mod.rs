@@ -29,6 +29,7 @@ pub mod taint;
 pub mod tenant;
 pub mod to_host;
 pub mod trust_followers;
+mod waiting_services;
 pub mod watch_spec;
 
 pub use cache::Cache;

@@ -15,16 +15,10 @@ pub struct PodAddresses {
 }
 
 impl PodAddresses {
-    /// Sets the addresses that a pod has now; none once it is gone. Returns whether they changed.
-    pub fn set(&mut self, pod: &Name, addresses: BTreeSet<IpAddr>) -> bool {
+    /// Sets the addresses that a pod has now; none once it is gone. Returns those that it has gained and lost.
+    pub fn set(&mut self, pod: &Name, addresses: BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let before = self.by_pod.remove(pod).unwrap_or_default();
-        if before == addresses {
-            if !before.is_empty() {
-                self.by_pod.insert(pod.clone(), before);
-            }
-            return false;
-        }
-        for address in &before {
+        for address in before.difference(&addresses) {
             if let Some(count) = self.pods.get_mut(address) {
                 *count -= 1;
                 if *count == 0 {
@@ -32,13 +26,14 @@ impl PodAddresses {
                 }
             }
         }
-        for address in &addresses {
+        for address in addresses.difference(&before) {
             *self.pods.entry(*address).or_default() += 1;
         }
+        let changed = before.symmetric_difference(&addresses).copied().collect();
         if !addresses.is_empty() {
             self.by_pod.insert(pod.clone(), addresses);
         }
-        true
+        changed
     }
 
     /// Whether some pod of the tenant has this address.
@@ -93,15 +88,16 @@ mod tests {
         let mut index = PodAddresses::default();
         let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
         let running = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
-        let address = "10.0.0.1".parse().unwrap();
-        assert!(index.set(&one, of(&running)));
-        assert!(!index.set(&one, of(&running)), "nothing changed");
-        assert!(index.set(&two, of(&running)));
-        assert!(index.set(&one, BTreeSet::new()));
+        let [address, other] = ["10.0.0.1", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap());
+        assert_eq!(index.set(&one, of(&running)), [address, other]);
+        assert!(index.set(&one, of(&running)).is_empty(), "nothing changed");
+        assert_eq!(index.set(&two, of(&running)), [address, other]);
+        assert_eq!(index.set(&one, [address].into()), [other]);
+        assert_eq!(index.set(&one, BTreeSet::new()), [address]);
         assert!(index.contains(address), "the other pod still has it");
         let mut ended = running.clone();
         ended["status"]["phase"] = "Succeeded".into();
-        assert!(index.set(&two, of(&ended)));
+        assert_eq!(index.set(&two, of(&ended)), [address, other]);
         assert!(!index.contains(address));
         assert!(index.by_pod.is_empty() && index.pods.is_empty());
         let mut in_the_nodes_network = running;

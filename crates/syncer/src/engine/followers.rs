@@ -16,12 +16,16 @@ use tokio::time::Instant;
 const AT_ONCE: u64 = 15_000;
 /// The same in a second, in the long run.
 const RATE: u64 = 500;
+/// Host pods that are as much work to look through, for those that wait, as one is to reconcile.
+const LOOKED_THROUGH_LIKE_A_POD: usize = 256;
 
 /// What is to be followed, and how fast. The [cache](berth_sync_rules::model::Cache::trust_followers) knows whether trust bundles have changed.
 pub(super) struct Followers {
     pace: Pace,
     /// Whether Nodes have changed since the pods followed them.
     nodes_have_changed: bool,
+    /// Whether Nodes were followed last, and not trust bundles.
+    nodes_were_last: bool,
 }
 
 impl Default for Followers {
@@ -29,6 +33,7 @@ impl Default for Followers {
         Self {
             pace: Pace::with_allowance(AT_ONCE, RATE, now()),
             nodes_have_changed: false,
+            nodes_were_last: false,
         }
     }
 }
@@ -61,21 +66,40 @@ impl Engine {
     /// Puts the pods into the queue that have something to follow, unless it is too early.
     pub(super) fn follow_changes(&self) {
         let mut followers = lock(&self.followers);
-        if followers.nodes_have_changed && followers.may_go_on() {
-            followers.nodes_have_changed = false;
-            let waiting = self.pods_without_node();
-            followers.count(waiting.len() as u64);
-            for pod in waiting {
-                self.add(KindId::Pod.key(pod));
-            }
+        // In turns: neither may use up the pace for ever.
+        if followers.nodes_were_last {
+            self.follow_trust_bundles(&mut followers);
+            self.follow_nodes(&mut followers);
+        } else {
+            self.follow_nodes(&mut followers);
+            self.follow_trust_bundles(&mut followers);
         }
-        if self.cache.trust_followers().has_changed && followers.may_go_on() {
-            followers.count(trust::cost_of_following(&self.cache));
-            let mut trusting = self.cache.trust_followers();
-            trusting.has_changed = false;
-            for pod in trusting.pods() {
-                self.add(KindId::PodToken.key(pod.clone()));
-            }
+    }
+
+    fn follow_nodes(&self, followers: &mut Followers) {
+        if !followers.nodes_have_changed || !followers.may_go_on() {
+            return;
+        }
+        followers.nodes_have_changed = false;
+        followers.nodes_were_last = true;
+        let looked_through = self.cache.stores.host(KindId::Pod).len() / LOOKED_THROUGH_LIKE_A_POD;
+        let waiting = self.pods_without_node();
+        followers.count((waiting.len() + looked_through) as u64);
+        for pod in waiting {
+            self.add(KindId::Pod.key(pod));
+        }
+    }
+
+    fn follow_trust_bundles(&self, followers: &mut Followers) {
+        if !self.cache.trust_followers().has_changed || !followers.may_go_on() {
+            return;
+        }
+        followers.nodes_were_last = false;
+        followers.count(trust::cost_of_following(&self.cache));
+        let mut trusting = self.cache.trust_followers();
+        trusting.has_changed = false;
+        for pod in trusting.pods() {
+            self.add(KindId::PodToken.key(pod.clone()));
         }
     }
 
@@ -164,6 +188,41 @@ mod tests {
         tokio::time::advance(Duration::from_mins(1)).await;
         engine.follow_changes();
         assert_eq!(take_all(&engine, KindId::Pod).await, 0, "nothing has changed since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn to_look_through_many_pods_is_work_also_if_none_waits() {
+        let engine = engine();
+        for number in 0..2 * LOOKED_THROUGH_LIKE_A_POD {
+            put_host_pod(&engine, &number.to_string(), &json!({"nodeName": "gpu-1"}), &json!({}));
+        }
+        lock(&engine.followers).pace = Pace::with_allowance(6, 1, now());
+        let mut followed = 0;
+        for _ in 0..10 {
+            engine.note_changed_nodes();
+            followed += usize::from(!lock(&engine.followers).nodes_have_changed);
+        }
+        assert_eq!(followed, 2, "each takes three");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_change_all_the_time_leave_turns_to_trust_bundles() {
+        let engine = engine();
+        put_host_pod(&engine, "waits", &json!({}), &json!({}));
+        engine.cache.trust_followers().set(&Name::new("team", "trusts"), true);
+        lock(&engine.followers).pace = Pace::with_allowance(2, 1, now());
+        engine.note_changed_nodes();
+        engine.add_dependents(Side::Tenant, KindId::ClusterTrustBundle, &Name::new("", "ours"));
+        let (mut nodes, mut trust) = (0, 0);
+        for _ in 0..40 {
+            engine.note_changed_nodes();
+            engine.cache.trust_followers().has_changed = true;
+            tokio::time::advance(Duration::from_secs(1)).await;
+            engine.follow_changes();
+            nodes += take_all(&engine, KindId::Pod).await;
+            trust += take_all(&engine, KindId::PodToken).await;
+        }
+        assert!(nodes >= 5 && trust >= 5, "{nodes} and {trust}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@
 //! - [`certificates`] makes a certificate for each node, for the names by which its API server addresses it.
 //! - `shares` divides what may be open among pods and namespaces, and `rate` limits how many requests the host gets.
 //!
-//! Each connection is for one request: one that is idle would keep a place from others.
+//! Each connection is for one request: one that is idle would keep a place from others, and API servers would keep up to 25 of them for each node.
 //!
 //! After an upgrade the bytes go through as they are, whatever protocol they are. The pod is identified by its name in
 //! the tenant and by the UID that its host pod was made for, and by nothing else in the request.
@@ -139,7 +139,8 @@ impl Kubelet {
         // First, so that what there are too many of takes nothing from others.
         let share = self.shares.take(&asked.pod, asked.action)?;
         // Before the pod is looked up: it may be another one afterwards.
-        tokio::time::sleep(self.rate.take(&asked.pod.namespace, Instant::now())?).await;
+        let wait = self.rate.take(&asked.pod.namespace, asked.action, Instant::now())?;
+        tokio::time::sleep(wait).await;
         let pod = host_pod(cache, node, asked)?;
         let mut request = Request::builder()
             .method(method)

@@ -110,12 +110,13 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What there are too many of.
+pub(super) fn describe(is_log: bool) -> &'static str {
+    if is_log { "logs" } else { "commands and forwarded ports" }
+}
+
 fn denial((is_log, whose): &Group, count: usize) -> Denial {
-    let what = if *is_log {
-        "logs"
-    } else {
-        "commands and forwarded ports"
-    };
+    let what = describe(*is_log);
     let whose = match whose {
         Whose::All => "your cluster".to_owned(),
         Whose::Namespace(namespace) => format!("the pods of namespace {namespace}"),

@@ -77,18 +77,21 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
             let pod = cache.stores.host(KindId::Pod).get(name).map(|stored| stored.object());
             let addresses = pod.as_deref().map(pod_addresses::of).unwrap_or_default();
             let changed = cache.pod_addresses().set(name, addresses);
-            if !changed {
+            if changed.is_empty() {
                 return Vec::new();
             }
-            let mut keys = cache.keys_of(KindId::EndpointSlice);
-            let (references, own) = (cache.references(), [KindId::Service.key(api_server())]);
-            keys.retain(|slice| references.targets(slice) != own);
-            keys
+            let named = cache.slice_addresses();
+            let slices: BTreeSet<&Name> = changed.iter().flat_map(|address| named.objects(address)).collect();
+            let keys = slices.into_iter().map(|slice| KindId::EndpointSlice.key(slice.clone()));
+            keys.collect()
         }),
         Dependency::on_tenant(KindId::EndpointSlice, |cache, name| {
             let slice = cache.stores.tenant(KindId::EndpointSlice).get(name);
-            let service = slice.and_then(|slice| service(name, &slice.object()));
+            let slice = slice.map(|slice| slice.object());
+            let service = slice.as_deref().and_then(|slice| service(name, slice));
             cache.egress_index().slices.set(name, service.into_iter().collect());
+            let addresses = slice.as_deref().map(followed_addresses);
+            cache.slice_addresses().set(name, addresses.unwrap_or_default());
             Vec::new()
         }),
     ]);
@@ -150,12 +153,26 @@ fn addresses_of(slice: &Value) -> BTreeSet<&str> {
     addresses.filter_map(Value::as_str).collect()
 }
 
+/// Number of the addresses of all endpoints of a slice.
+fn count_addresses(slice: &Value) -> usize {
+    let endpoints = json::items(slice, &["endpoints"]).iter();
+    endpoints
+        .map(|endpoint| json::items(endpoint, &["addresses"]).len())
+        .sum()
+}
+
+/// The addresses by which a slice follows pods: none if it has so many that it is denied, whichever pods there are.
+fn followed_addresses(slice: &Value) -> BTreeSet<IpAddr> {
+    if count_addresses(slice) > MAX_ADDRESSES {
+        return BTreeSet::new();
+    }
+    let texts = addresses_of(slice).into_iter();
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
+
 /// Denies more addresses than the host's admission policy can check, and numbers that no controller can use.
 fn check_sizes(slice: &Value, issues: &mut FieldIssues) {
-    let endpoints = json::items(slice, &["endpoints"]).iter();
-    let addresses: usize = endpoints
-        .map(|endpoint| json::items(endpoint, &["addresses"]).len())
-        .sum();
+    let addresses = count_addresses(slice);
     if addresses > MAX_ADDRESSES {
         let why = format!(
             "{addresses} addresses in one slice; allowed: at most {MAX_ADDRESSES}. Divide them among several EndpointSlices of the Service"

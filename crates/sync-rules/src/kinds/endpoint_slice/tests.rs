@@ -52,19 +52,28 @@ fn addresses(cache: &Cache, slice: &Value) -> (Vec<Value>, Vec<String>) {
     (addresses, translated.ignored.iter().map(ToString::to_string).collect())
 }
 
+fn put(cache: &Cache, name: &Name, slice: &Value) {
+    let slices = cache.stores.tenant(KindId::EndpointSlice);
+    slices.watched(name.clone(), Stored::new(slice));
+    cache.update_dependents(Side::Tenant, KindId::EndpointSlice, name);
+}
+
 #[test]
-fn the_slice_of_the_api_server_does_not_follow_pods() {
+fn a_slice_follows_the_pods_whose_addresses_it_names() {
     let cache = cache();
-    let own = json!({"metadata": {"name": "kubernetes", "namespace": "default", "resourceVersion": "1", "labels": {
-        SERVICE: "kubernetes"}}});
-    for (slice_name, slice) in [(api_server(), own), (name(), slice("db", &[]))] {
-        let slices = cache.stores.tenant(KindId::EndpointSlice);
-        slices.written(slice_name.clone(), Stored::new(&slice));
-        cache.update_dependents(Side::Tenant, KindId::EndpointSlice, &slice_name);
-    }
-    let mut keys = pod(&cache, 2, "Running");
-    keys.retain(|key| key.kind == KindId::EndpointSlice);
-    assert_eq!(keys, [KindId::EndpointSlice.key(name())]);
+    let many = vec!["10.1.2.3"; MAX_ADDRESSES + 1];
+    put(&cache, &name(), &slice("db", &["192.0.2.7", "10.1.2.3"]));
+    put(&cache, &api_server(), &slice("kubernetes", &["192.0.2.1"]));
+    put(&cache, &Name::new("shop", "another"), &slice("db", &["10.1.2.4"]));
+    put(&cache, &Name::new("shop", "denied"), &slice("db", &many));
+    let follow = |version: u64, phase: &str| {
+        let mut keys = pod(&cache, version, phase);
+        keys.retain(|key| key.kind == KindId::EndpointSlice);
+        keys
+    };
+    assert_eq!(follow(2, "Running"), [KindId::EndpointSlice.key(name())]);
+    put(&cache, &name(), &slice("db", &["192.0.2.7"]));
+    assert!(follow(3, "Succeeded").is_empty());
 }
 
 #[test]
@@ -102,10 +111,7 @@ fn only_services_without_selector_are_given_endpoints() {
 fn an_address_is_allowed_as_long_as_a_pod_has_it() {
     let cache = cache();
     let slice = slice("db", &["10.1.2.3"]);
-    cache
-        .stores
-        .tenant(KindId::EndpointSlice)
-        .written(name(), Stored::new(&slice));
+    put(&cache, &name(), &slice);
     assert_eq!(addresses(&cache, &slice).1.len(), 1, "no pod yet");
     let key = KindId::EndpointSlice.key(name());
     assert!(pod(&cache, 1, "Running").contains(&key));
