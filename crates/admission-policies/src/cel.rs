@@ -49,6 +49,11 @@ pub fn may_bypass_policies() -> String {
     format!("{}.check('{BYPASS}').allowed()", authorizer_of(RESOURCE))
 }
 
+/// Whether RBAC lets the requesting user delete pods in every namespace, as the controllers of Kubernetes and the platform.
+pub fn may_delete_all_pods() -> String {
+    "authorizer.group('').resource('pods').check('delete').allowed()".into()
+}
+
 /// Most labels, and most annotations, that an expression goes through on objects which others can fill. If an evaluation costs too much, an API
 /// server rejects the request, that of the platform as well: somebody could so close an object to everybody.
 pub const MAX_ENTRIES: usize = 1_000;

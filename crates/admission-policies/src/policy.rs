@@ -128,8 +128,8 @@ pub struct ResourceRule {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, by the gateway, and of slices by agents of nodes: it must be
-    /// possible to delete a wrong object.
+    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, by the gateway, of slices by agents of nodes, and of pods of teams at once:
+    /// it must be possible to delete a wrong object.
     pub operations: &'static [&'static str],
 }
 

@@ -2,7 +2,7 @@
 //! what they leave running.
 
 use crate::{
-    platform_pods::{MIRROR, is_placeholder, stays, tolerates_every_tenant},
+    platform_pods::{MIRROR, find_toleration, is_of_daemon_set, is_placeholder, stays, tolerates_every_tenant},
     pod_phase::has_ended,
 };
 use berth_api::labels::{self, RECYCLING};
@@ -13,18 +13,15 @@ use kube_core::ResourceExt;
 /// Seconds after a node got its taint in which its kubelet may not know of it yet.
 const UNKNOWN_TO_KUBELET: i64 = 60;
 
-/// Whether the taint evicts a pod: it does not tolerate the taint for ever, and has not ended. Static pods and placeholders do not count: kubelets
-/// give static ones the toleration, and placeholders end at once.
+/// Whether the taint evicts a pod for good: it does not tolerate the taint for ever, and has not ended. Static pods and placeholders do not count:
+/// kubelets give static ones the toleration, and placeholders end at once.
 pub fn is_evicted(pod: &Pod) -> bool {
-    !stays(pod, tolerates_recycling)
-        && !has_ended(pod)
-        && !pod.annotations().contains_key(MIRROR)
-        && !is_placeholder(pod)
+    !stays_between_tenants(pod) && !has_ended(pod) && !pod.annotations().contains_key(MIRROR) && !is_placeholder(pod)
 }
 
 /// Whether an evicted pod may run on its node, which has had the taint since `tainted` or longer. A kubelet starts no pod that does not tolerate
 /// such a taint. So what was made later, and is not taken by the kubelet, never runs: who may create pods would otherwise keep the node with
-/// new ones.
+/// new ones. One that tolerates it for a time is started. Who may make such a pod may make one that stays as well.
 pub fn may_run(pod: &Pod, tainted: Option<Timestamp>) -> bool {
     let made = pod.metadata.creation_timestamp.as_ref();
     let is_later = tainted
@@ -35,7 +32,13 @@ pub fn may_run(pod: &Pod, tainted: Option<Timestamp>) -> bool {
 
 /// Whether a pod may run on a node that has had the taint for long.
 pub(crate) fn may_run_between_tenants(pod: &Pod) -> bool {
-    !has_ended(pod) && (is_taken(pod) || stays(pod, tolerates_recycling))
+    !has_ended(pod) && (is_taken(pod) || stays_between_tenants(pod))
+}
+
+/// Whether a pod stays on a node between two tenants. A DaemonSet makes pods for every node whose taints they tolerate, for however short a time, and
+/// makes them again as often as they are evicted: nobody could wait for their end.
+fn stays_between_tenants(pod: &Pod) -> bool {
+    stays(pod, tolerates_recycling) || (is_of_daemon_set(pod) && find_toleration(pod, tolerates_recycling).is_some())
 }
 
 /// Whether the kubelet has taken a pod. It also says so of one that it does not start, and that such a pod has ended.
@@ -70,13 +73,16 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
+    fn owned(kind: &str) -> Value {
+        json!({"ownerReferences": [{"apiVersion": "a/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]})
+    }
+
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
     #[test]
     fn pods_that_do_not_tolerate_the_taint_are_evicted_whatever_owns_them() {
-        let owned = |kind: &str| json!({"ownerReferences": [{"apiVersion": "a/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]});
         for metadata in [
             json!({}),
             owned("DaemonSet"),
@@ -116,6 +122,10 @@ mod tests {
                 "{toleration}"
             );
         }
+        // As that of a CSI driver that is not to run on nodes with taints.
+        let for_a_time = json!({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
+        let of = |kind: &str| pod(&owned(kind), &json!([for_a_time]), &json!({}));
+        assert!(!is_evicted(&of("DaemonSet")) && is_evicted(&of("ReplicaSet")));
         for (metadata, status) in [
             (json!({}), json!({"phase": "Succeeded"})),
             (json!({"finalizers": ["a.example.com/f"]}), json!({"phase": "Failed"})),

@@ -11,6 +11,8 @@ use kube_core::ResourceExt;
 
 /// Annotation of a mirror pod with the kubelet's ID of the static pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Kind of the owner of pods that are made for each node.
+const DAEMON_SET: &str = "DaemonSet";
 /// Pods that are named in a message.
 const NAMED: usize = 2;
 
@@ -62,15 +64,23 @@ impl NodeUse {
 /// Whether a pod would be evicted from its node if a tenant got it, without regard to disruption budgets, and is not made for each node:
 /// not a DaemonSet's, which its owner prepares for tenants' nodes, nor a static one, nor a placeholder, nor one that has ended.
 pub fn is_in_the_way(pod: &Pod) -> bool {
-    let is_of_node = pod
-        .owner_references()
-        .iter()
-        .any(|owner| owner.controller == Some(true) && matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
-    !is_of_node
+    !matches!(controller_kind(pod), Some(DAEMON_SET | "Node"))
         && !stays_with_every_tenant(pod)
         && !has_ended(pod)
         && !pod.annotations().contains_key(MIRROR)
         && !is_placeholder(pod)
+}
+
+/// The kind of the controller that owns a pod; none if it has none.
+fn controller_kind(pod: &Pod) -> Option<&str> {
+    let mut owners = pod.owner_references().iter();
+    let controller = owners.find(|owner| owner.controller == Some(true))?;
+    Some(&controller.kind)
+}
+
+/// Whether a pod says that a DaemonSet made it.
+pub fn is_of_daemon_set(pod: &Pod) -> bool {
+    controller_kind(pod) == Some(DAEMON_SET)
 }
 
 /// Whether control made a pod to show demand to autoscalers. Who may create pods in another namespace can give them the same label.
@@ -85,10 +95,13 @@ pub(crate) fn stays_with_every_tenant(pod: &Pod) -> bool {
 
 /// Whether a pod stays on a node with a taint for ever. `tolerates`: whether a toleration is one of this taint, for ever or for a time.
 pub(crate) fn stays(pod: &Pod, tolerates: fn(&Toleration) -> bool) -> bool {
+    find_toleration(pod, tolerates).is_some_and(|toleration| toleration.toleration_seconds.is_none())
+}
+
+/// The toleration of a taint that counts: Kubernetes takes the first that matches.
+pub(crate) fn find_toleration(pod: &Pod, tolerates: fn(&Toleration) -> bool) -> Option<&Toleration> {
     let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    // Kubernetes takes the first that matches.
-    let first = tolerations.find(|toleration| tolerates(toleration));
-    first.is_some_and(|toleration| toleration.toleration_seconds.is_none())
+    tolerations.find(|toleration| tolerates(toleration))
 }
 
 /// Whether a pod with this toleration stays on a node, for ever or for a time, whichever tenant gets it.

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
             admission_policies::a_volume_that_no_claim_has_goes_to_no_tenant,
             admission_policies::an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic,
             admission_policies::people_of_a_team_run_no_pods_on_nodes_of_tenants,
+            admission_policies::people_of_a_team_remove_no_pod_that_may_run,
             admission_policies::the_host_reports_no_type_errors_in_the_policies,
             workloads::pods_that_reach_for_the_host_are_rejected_with_a_reason,
             objects::objects_beyond_the_tenant_are_rejected_with_a_reason,

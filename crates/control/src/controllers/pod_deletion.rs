@@ -16,8 +16,9 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams},
+    api::{DeleteParams, PostParams},
 };
+use serde_json::{Value, json};
 
 /// The grace period of a pod that does not name one.
 const DEFAULT_GRACE: i64 = 30;
@@ -92,18 +93,30 @@ pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u
     }
 }
 
-/// Parameters of an eviction of the pod with this UID: another pod of its name is a conflict (409).
-pub fn evict_only_this(uid: Option<String>) -> EvictParams {
-    EvictParams {
-        delete_options: Some(DeleteParams::default().preconditions(only_this(uid))),
-        ..EvictParams::default()
-    }
+/// Evicts the pod with this name and UID, as `kubectl drain` does: disruption budgets and its grace period hold. Another pod of its name is a conflict
+/// (409). The client of kube writes the options of an eviction under a name that API servers do not read, the UID with them.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn evict_pod(pods: &Api<Pod>, name: &str, uid: Option<String>) -> kube::Result<()> {
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
+        "deleteOptions": {"preconditions": only_this(uid)},
+    });
+    let params = PostParams::default();
+    let _: Value = pods.create_subresource("eviction", name, &params, &eviction).await?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
+    use http::{Request, Response};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kube::client::Body;
+    use std::sync::{Arc, Mutex};
+    use tower::service_fn;
 
     const MAX: i64 = 600;
 
@@ -166,5 +179,25 @@ mod tests {
                 "{pod:?} at {now}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn an_eviction_is_of_no_other_pod_with_the_name() {
+        let sent = Arc::new(Mutex::new(Value::Null));
+        let seen = Arc::clone(&sent);
+        let client = testing::client_of(service_fn(move |request: Request<Body>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                *seen.lock().unwrap() = serde_json::from_slice(&body).unwrap();
+                let answer = json!({"kind": "Status", "status": "Success"}).to_string();
+                Ok::<_, kube::Error>(Response::new(Body::from(answer.into_bytes())))
+            }
+        }));
+        let pods = Api::namespaced(client, "berth-vision");
+        evict_pod(&pods, "web-1", Some("uid-1".into())).await.unwrap();
+        let sent = sent.lock().unwrap();
+        assert_eq!(sent["metadata"]["name"], "web-1");
+        assert_eq!(sent["deleteOptions"]["preconditions"]["uid"], "uid-1", "{sent}");
     }
 }

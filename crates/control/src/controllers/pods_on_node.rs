@@ -2,13 +2,13 @@
 
 use crate::{
     apply::is_status,
-    controllers::pod_deletion::{DeletionStep, delete_pod, evict_only_this, is_held, next_step},
+    controllers::pod_deletion::{DeletionStep, delete_pod, evict_pod, is_held, next_step},
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
 use berth_node_lifecycle::{
     evicted_pods::{is_evicted, may_run},
-    platform_pods::is_in_the_way,
+    platform_pods::{is_in_the_way, is_of_daemon_set},
 };
 use berth_runtime::watched::{Watched, for_each};
 use jiff::Timestamp;
@@ -135,9 +135,8 @@ impl PodsOnNode {
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none());
         for pod in running {
-            let params = evict_only_this(pod.uid());
-            match api_of(client, pod).evict(&pod.name_any(), &params).await {
-                Ok(_) => {}
+            match evict_pod(&api_of(client, pod), &pod.name_any(), pod.uid()).await {
+                Ok(()) => {}
                 Err(error) if [429, 404, 409].iter().any(|code| is_status(&error, *code)) => {}
                 Err(error) => failed = failed.and(Err(api("evict a pod")(error))),
             }
@@ -218,11 +217,6 @@ pub(super) struct DeletionLimits {
     /// Whether pods that are overdue are removed although their kubelet has not reported their end.
     pub(super) removes_overdue: bool,
     pub(super) now: Timestamp,
-}
-
-fn is_of_daemon_set(pod: &Pod) -> bool {
-    let mut owners = pod.owner_references().iter();
-    owners.any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
 }
 
 fn full_name(pod: &impl ResourceExt) -> String {

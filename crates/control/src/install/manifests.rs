@@ -81,7 +81,7 @@ fn control_rules() -> Vec<PolicyRule> {
         rule("", &["resourcequotas"], &["list"]),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
-        // Placeholder pods are created and deleted with the permissions of syncers.
+        // Placeholder pods are created and deleted with the permissions of syncers, and pods deleted that have to leave a node.
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
         // Scrubbing and validating nodes between two tenants.

@@ -9,6 +9,7 @@
 //! | Joining | Assigned | no pod is left that its taint evicts, and MIG layout and sharing of GPUs are as the pool's spec says |
 //! |  | free | the tenant is gone, or an autoscaler removes the node |
 //! |  | Quarantined | such pods do not end; the setup of GPUs fails, or takes too long |
+//! |  | Joining | the same, and control did not run when its time was over: once |
 //! | Assigned | Cordoned | the planner releases it |
 //! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |

@@ -14,6 +14,10 @@ use berth_api::labels;
 
 /// Pods that the reason of a quarantine names.
 const NAMED: usize = 3;
+/// Seconds after the time limit of joining until control looks at a node at the latest, if it runs.
+const LOOKS_WITHIN: i64 = 60;
+/// At the end of the reason of a node that joins once more.
+const JOINS_AGAIN: &str = "; control did not run when its time to join was over: it joins again, once";
 /// A pod has the time limit of joining, divided by this, to end. What is left is for the GPUs.
 const END_DIVISOR: i64 = 4;
 
@@ -46,6 +50,28 @@ fn removal_message(taint: &str) -> String {
 }
 
 pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
+    let next = join(observation);
+    let is_given_up = matches!(&next, Transition::SetAssignment(set, _) if set.state == AssignmentState::Quarantined);
+    let again = if is_given_up { join_again(observation) } else { None };
+    again.unwrap_or(next)
+}
+
+/// Joins again, once, if the time is over and control did not run at that time: what it would have waited for, or ended, had no time. A node is not
+/// given to people for that.
+fn join_again(observation: &Observation<'_>) -> Option<Transition> {
+    let Observation {
+        assignment, now, pool, ..
+    } = observation;
+    let was_overlooked = assignment.elapsed(*now) >= pool.timeouts.join().saturating_add(LOOKS_WITHIN);
+    let reason = &assignment.reason;
+    (was_overlooked && !reason.ends_with(JOINS_AGAIN)).then(|| {
+        let reason = format!("{reason}{JOINS_AGAIN}");
+        set_assignment(assignment.with_state(AssignmentState::Joining, *now, &reason))
+    })
+}
+
+/// The next transition of a node that control has looked at all the time.
+fn join(observation: &Observation<'_>) -> Transition {
     let Observation {
         assignment, now, pool, ..
     } = observation;
@@ -74,12 +100,14 @@ pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
         }
         return Transition::CheckAfter((limit - assignment.elapsed(*now)).max(POLL));
     }
+    let reason = assignment.reason.strip_suffix(JOINS_AGAIN);
+    let reason = reason.unwrap_or(&assignment.reason);
     let assigned = Assignment {
         slug: match &observation.tenant {
             Tenant::Alive(slug) => slug.clone(),
             Tenant::Gone => String::new(),
         },
-        ..assignment.with_state(AssignmentState::Assigned, *now, &assignment.reason)
+        ..assignment.with_state(AssignmentState::Assigned, *now, reason)
     };
     set_assignment(assigned)
 }

@@ -11,7 +11,7 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -160,6 +160,64 @@ pub(crate) async fn people_of_a_team_run_no_pods_on_nodes_of_tenants(host: Arc<T
     let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
     expect_denied(denied, pods.patch("beside", &PatchParams::default(), &patch).await);
     pods.delete("beside", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+/// Its processes would go on, and Berth would not know of them.
+pub(crate) async fn people_of_a_team_remove_no_pod_that_may_run(host: Arc<TestCluster>) {
+    const MEMBER: &str = "pod-remover";
+    let tenant = attacker(&host).await;
+    let namespace = tenant.namespace.clone();
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    ]);
+    rbac::grant(&host.client, &namespace, MEMBER, &rbac::user(MEMBER), &rules).await;
+    let of_admin: Api<Pod> = Api::namespaced(host.client.clone(), &namespace);
+    let pod = json!({
+        "metadata": {"name": "stays"},
+        // Nothing starts it there.
+        "spec": {"nodeName": "nowhere", "containers": [{"name": "c", "image": "i"}]},
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    of_admin.create(&PostParams::default(), &pod).await.unwrap();
+    let within = |seconds: Option<u32>| DeleteParams {
+        dry_run: true,
+        grace_period_seconds: seconds,
+        ..DeleteParams::default()
+    };
+    let client = patient(&host.kubeconfig_for(MEMBER, &[]).unwrap()).await;
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    until("the member has rights", SOON, async || {
+        pods.delete("stays", &within(Some(1))).await
+    })
+    .await;
+    // The client of kube sends no options of an eviction.
+    let evict_within = async |seconds: u32| -> kube::Result<Value> {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "stays"},
+            "deleteOptions": {"gracePeriodSeconds": seconds, "dryRun": ["All"]},
+        });
+        pods.create_subresource("eviction", "stays", &dry_run(), &eviction)
+            .await
+    };
+    let denied = "may not be removed by force";
+    expect_denied(denied, pods.delete("stays", &within(Some(0))).await);
+    expect_denied(
+        denied,
+        pods.delete_collection(&within(Some(0)), &ListParams::default()).await,
+    );
+    expect_denied(denied, evict_within(0).await);
+    evict_within(1).await.unwrap();
+    pods.delete("stays", &within(None)).await.unwrap();
+    // A controller of the host, of pods whose node is gone.
+    let collector = "system:serviceaccount:kube-system:pod-garbage-collector";
+    let client = patient(&host.kubeconfig_for(collector, &[]).unwrap()).await;
+    let of_collector: Api<Pod> = Api::namespaced(client, &namespace);
+    of_collector.delete("stays", &within(Some(0))).await.unwrap();
+    of_admin
+        .delete("stays", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }

@@ -28,7 +28,8 @@ pub(crate) use allowed_namespaces::classes_and_pools_are_named_only_in_namespace
 pub(crate) use events::events_about_pods_of_tenants_are_small;
 pub(crate) use gateway::a_stolen_gateway_token_sets_one_annotation;
 pub(crate) use host_users::{
-    an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic, people_of_a_team_run_no_pods_on_nodes_of_tenants,
+    an_agent_with_rights_on_the_status_of_pods_redirects_no_traffic, people_of_a_team_remove_no_pod_that_may_run,
+    people_of_a_team_run_no_pods_on_nodes_of_tenants,
 };
 pub(crate) use kubelet_sizes::a_stolen_kubelet_credential_writes_no_large_objects;
 pub(crate) use kubelets::{

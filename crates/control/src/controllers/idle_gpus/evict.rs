@@ -8,7 +8,7 @@ use super::{
     tenants::{InTenant, Memory, ObservedTenant},
     turns::{PATIENCE, Turns},
 };
-use crate::{apply::is_status, controllers::pod_deletion::evict_only_this, metrics::ResultLabels};
+use crate::{apply::is_status, controllers::pod_deletion, metrics::ResultLabels};
 use berth_idle_reclaim::{
     attempts::PodStep,
     order::{self, MAX_RECLAIMED, ReclaimOrder},
@@ -269,9 +269,8 @@ const EVICTED: &str = "ok";
 /// Evicts one pod; returns the result for metrics.
 async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    let params = evict_only_this(Some(pod.uid.clone()));
-    match pods.evict(&pod.name, &params).await {
-        Ok(_) => EVICTED,
+    match pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await {
+        Ok(()) => EVICTED,
         // It is gone, or another pod has its name.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => "gone",
         Err(error) if is_status(&error, 429) => "blocked",

@@ -17,7 +17,7 @@ use crate::{
     apply::{is_status, only_this},
     controllers::{
         in_use_markers::{self, MarkedMachines, Marker, PreviousUse, Use},
-        pod_deletion::evict_only_this,
+        pod_deletion::evict_pod,
     },
     error::{ReconcileError, api},
     metrics::ActionLabels,
@@ -163,10 +163,7 @@ async fn enforce_pod_decision(
     let decision = decide(context, node, now.as_ref(), pod, &allowed_pools(&workloads));
     let result = match decision {
         PodDecision::Keep => return Ok(true),
-        PodDecision::Evict => {
-            let params = evict_only_this(Some(pod.uid.clone()));
-            pods.evict(name, &params).await.map(|_| ())
-        }
+        PodDecision::Evict => evict_pod(&pods, name, Some(pod.uid.clone())).await,
         PodDecision::Delete => {
             let params = DeleteParams::default().preconditions(only_this(Some(pod.uid.clone())));
             pods.delete(name, &params).await.map(|_| ())

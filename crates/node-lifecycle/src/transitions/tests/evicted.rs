@@ -63,6 +63,23 @@ fn a_pod_that_does_not_end_quarantines_the_node_by_name() {
 }
 
 #[test]
+fn a_node_whose_time_was_over_while_control_did_not_run_joins_again_once() {
+    let mut world = joining(&["shop/web-1"]);
+    world.now += 900 + 60;
+    assert!(world.step());
+    assert_eq!(world.state(), Some(AssignmentState::Joining));
+    assert_eq!(world.next(), ends(225, false), "its pods have their time");
+    let mut left = world.clone();
+    left.evicted_pods.clear();
+    left.settle();
+    assert_eq!(left.state(), Some(AssignmentState::Assigned));
+    assert_eq!(left.node.annotations()[labels::REASON], "asked for");
+    world.now += 900 + 60;
+    assert!(world.step());
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+}
+
+#[test]
 fn a_node_whose_tenant_is_gone_is_free_whatever_runs_there() {
     let mut world = joining(&["shop/web-1"]);
     world.tenant = Tenant::Gone;

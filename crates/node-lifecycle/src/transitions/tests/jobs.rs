@@ -16,6 +16,23 @@ fn a_job_that_succeeded_while_control_was_down_counts() {
 }
 
 #[test]
+fn a_free_node_that_people_mark_is_scrubbed_and_validated() {
+    let mut world = World::new();
+    let annotations = world.node.annotations_mut();
+    annotations.insert(labels::NODE_STATE.into(), "Scrubbing".into());
+    world.settle();
+    let job = world.job_of.as_ref().map(|(_, kind)| *kind);
+    assert_eq!(
+        (world.state(), job),
+        (Some(AssignmentState::Scrubbing), Some(JobKind::Scrub))
+    );
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating));
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
 fn a_node_whose_job_was_not_started_in_time_is_recycled_again_once() {
     for kind in ["Scrubbing", "Validating"] {
         let mut world = World::new().recycling();

@@ -31,6 +31,8 @@ struct Fixture {
     devices: Devices,
     rejected: RejectedNodes,
     metrics: Metrics,
+    /// Nodes by path, as a view has them that lags behind.
+    lagging: BTreeMap<String, Value>,
 }
 
 impl Fixture {
@@ -54,6 +56,7 @@ impl Fixture {
             devices: Devices::default(),
             rejected: RejectedNodes::default(),
             metrics: Metrics::new(&mut Registry::default()),
+            lagging: BTreeMap::new(),
         }
     }
 
@@ -103,7 +106,8 @@ impl Fixture {
             (api.calls, api.failing, api.now) = (0, failing, now);
             let nodes = api.objects.iter().filter(|(path, _)| path.starts_with(NODES));
             nodes
-                .map(|(_, node)| serde_json::from_value::<Node>(node.clone()).unwrap())
+                .map(|(path, node)| self.lagging.get(path).unwrap_or(node))
+                .map(|node| serde_json::from_value::<Node>(node.clone()).unwrap())
                 .map(|node| (node.name_any(), Arc::new(node)))
                 .collect()
         };

@@ -265,6 +265,13 @@ async fn apply_next_transition(
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
 
+/// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
+/// control's own last change: with that the tenant has the node, and its pods do not tolerate the taint that the node had before.
+async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
+    let node = pass.get_node(on.node).await?;
+    Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
+}
+
 /// Applies a transition of a node. `pods`: those on the node, if they were listed.
 async fn apply_transition(
     pass: &Pass<'_>,
@@ -306,7 +313,9 @@ async fn apply_transition(
                 removes_overdue: false,
                 now: pass.now,
             };
-            if let Some(pods) = pods {
+            if let Some(pods) = pods
+                && has_assignment(pass, on).await?
+            {
                 pods.end_evicted(&pass.client, on.assignment.since, deletes_running, limits)
                     .await?;
             }

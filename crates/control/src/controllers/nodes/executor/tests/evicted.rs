@@ -81,6 +81,17 @@ async fn a_pod_that_is_not_evicted_in_time_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_view_that_lags_behind_takes_no_pod_from_the_tenant_that_has_the_node() {
+    // Its pods do not tolerate the taint that the node had before.
+    let mut fixture = fixture(&json!({}));
+    let path = format!("{NODES}/a");
+    let joining = fixture.api().objects[&path].clone();
+    fixture.lagging.insert(path, joining);
+    fixture.put_in_state("a", Assigned);
+    assert_eq!(after(&fixture, 225).await, (Some(Assigned), vec![]));
+}
+
+#[tokio::test]
 async fn pods_that_stay_or_do_not_run_keep_no_node() {
     let never_started = json!({"phase": "Pending", "startTime": null});
     for more in [
@@ -104,7 +115,7 @@ async fn pods_that_stay_or_do_not_run_keep_no_node() {
 
 #[tokio::test]
 async fn no_failed_call_lets_a_tenant_have_the_node() {
-    for call in 1..=3 {
+    for call in 1..=4 {
         let fixture = fixture(&evicted());
         let _ = fixture.execute(&[], Failing::Call(call)).await;
         assert_eq!(state_of(&fixture, "a"), Some(Joining), "call {call}");
