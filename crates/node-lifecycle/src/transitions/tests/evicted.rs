@@ -68,7 +68,7 @@ fn a_node_whose_time_was_over_while_control_did_not_run_joins_again_once() {
     world.now += 900 + 60;
     assert!(world.step());
     assert_eq!(world.state(), Some(AssignmentState::Joining));
-    assert_eq!(world.next(), ends(225, false), "its pods have their time");
+    assert_eq!(world.next(), Some(ends(225, false)), "its pods have their time");
     let mut left = world.clone();
     left.evicted_pods.clear();
     left.settle();
