@@ -241,6 +241,7 @@ impl ObjectSync<'_> {
         let mutable = kind.mutable_part(&narrowed);
         let object = self.with_metadata(stored, narrowed, &json::hash(&mutable));
         let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
+        self.count_service_change();
         self.apply_over(host, object).await?;
         engine.set_applied(self.key(), &mutable);
         engine.turns.take(bytes);
