@@ -15,10 +15,13 @@
 //! | `default/kubernetes`, `kube-system/kube-dns` | never synced: they stand for the tenant's own API server and its DNS; the same holds for `berth-metrics` |
 //! | status | `loadBalancer` comes back; a condition says if something is denied, see [`status`] |
 //!
+//! What a change takes away from the ways into a Service is gone before it is its turn to be written: see [`narrow`].
+//!
 //! Addresses and node ports are allocated by the host before the tenant's object is stored: see [`allocation`] and
 //! [`crate::admission`]. Until it is stored, the host's Service selects no pod, or the pods that it selected before.
 
 pub mod allocation;
+mod narrow;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -199,6 +202,14 @@ impl ToHost for Services {
         is_closed(cache, name) || is_exposed(cache, name)
     }
 
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        narrow::narrowed(desired, live)
+    }
+
     fn reserved(&self, mut desired: Value, live: Option<&Value>) -> Value {
         // Quotas, policies and webhooks of the tenant are asked later.
         let Some(spec) = desired["spec"].as_object_mut() else {
@@ -285,18 +296,23 @@ fn selects_now(cache: &Cache, name: &Name) -> Selects {
 /// The Service without what leads into it from outside, and without annotations: each of them may be what is denied, and inside none is needed.
 fn reduce_to_inside(cache: &Cache, name: &Name, service: &Value) -> WhenDenied {
     let mut inside = service.clone();
-    inside["metadata"]["annotations"] = json!({});
-    if let Some(spec) = inside.get_mut("spec").and_then(Value::as_object_mut) {
+    close_to_outside(&mut inside);
+    build(cache, name, &inside, selects_now(cache, name))
+        .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
+}
+
+/// Takes away what leads into a Service from outside, and all annotations.
+fn close_to_outside(service: &mut Value) {
+    service["metadata"]["annotations"] = json!({});
+    if let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("type".into(), "ClusterIP".into());
         spec.retain(|field, _| !OF_EXPOSED.contains(&field.as_str()));
     }
-    json::each_mut(&mut inside, "spec.ports[]", &mut |port| {
+    json::each_mut(service, "spec.ports[]", &mut |port| {
         if let Some(port) = port.as_object_mut() {
             port.remove("nodePort");
         }
     });
-    build(cache, name, &inside, selects_now(cache, name))
-        .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
 }
 
 fn closed_message(cache: &Cache) -> String {

@@ -201,6 +201,12 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// What [`ToHost::closing_patch`] and [`ToHost::isolating_patch`] take for `desired` while the host object is being deleted, whatever of the tenant's
+    /// object is denied by now. Nothing else of it is updated then. `host` is what the store keeps of it. `None` of kinds that nothing closes.
+    fn closed_while_ending(&self, _cache: &Cache, _name: &Name, _object: &Value, _host: &Value) -> Option<Value> {
+        None
+    }
+
     /// Whether changes of objects of this kind can take something away that must not stay until it is their turn to be written, or although they are
     /// refused: see [`ToHost::narrowed`]. Only of kinds that are applied.
     fn narrows_at_once(&self) -> bool {
@@ -208,8 +214,8 @@ pub trait ToHost: Sync {
     }
 
     /// What is written at once of a change from the host object `live` to `desired`: `live` without what `desired` has not, if there is such a
-    /// thing, and nothing that `live` has not, because no limit applies. Annotations are left out. It can only be needed again after something was
-    /// added, by a write that did wait.
+    /// thing, and nothing that `live` has not, because no limit applies. Annotations are left out, or stay as they are in `live` where they may close
+    /// something. It can only be needed again after something was added, by a write that did wait.
     fn narrowed(&self, _desired: &Value, _live: &Value) -> Option<Value> {
         None
     }

@@ -24,6 +24,11 @@ pub fn service(cache: &Cache, name: &Name) -> Result<String, String> {
     Ok(host_name(KindId::Service, name))
 }
 
+/// [`nowhere`] for Services of which nothing but the host's name is known.
+pub fn nowhere_at_all() -> String {
+    nowhere(&Name::new("", ""))
+}
+
 /// The name of a Service that never exists: requests are answered by an error, as if the Service were missing.
 pub fn nowhere(name: &Name) -> String {
     names::host_name("Nowhere", &name.namespace, &name.name)

@@ -92,6 +92,20 @@ pub fn labels(object: &Value, always: &[&str], listed: &[String]) -> Map<String,
         .collect()
 }
 
+/// Labels and annotations of the host object `live` that are not Berth's own, for a write that must not change them: one that is taken away may be what
+/// closes the object.
+pub fn unchanged(live: &Value) -> Value {
+    let of_others = |map: &str| -> Value {
+        let entries = json::strings(live, &["metadata", map]).into_iter();
+        let entries = entries.filter(|(key, _)| !is_reserved(key));
+        entries.map(|(key, value)| (key, Value::from(value))).collect()
+    };
+    json::object([
+        ("labels", of_others("labels")),
+        ("annotations", of_others("annotations")),
+    ])
+}
+
 /// What happens to an object with an annotation that acts on the host and is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {

@@ -38,10 +38,17 @@ impl ObjectSync<'_> {
         if turn != Turn::Now {
             return Some(Wait::Bytes(turn));
         }
-        if changes_service {
-            self.engine.cache.endpoint_changes().begin_write(self.name);
+        if !is_new {
+            self.count_service_change();
         }
         None
+    }
+
+    /// Counts a change of a Service that is about to be written, whether or not it has waited: no Service is closed because of it.
+    pub(super) fn count_service_change(&self) {
+        if self.id == KindId::Service {
+            self.engine.cache.endpoint_changes().begin_write(self.name);
+        }
     }
 
     /// Says in the tenant that an object waits, if it does for long, and returns what to do. What happens on the host comes before: the tenant's

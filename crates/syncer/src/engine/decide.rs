@@ -40,7 +40,7 @@ pub enum Action {
     Create,
     /// Bring the host object up to date and sync its status to the tenant.
     Update,
-    /// Only sync the host object's status to the tenant.
+    /// Only sync the host object's status to the tenant. One that is being deleted is [closed](super::close_ending) as well.
     SyncStatus,
     /// Delete the host object, with this grace if the kind has any.
     Delete {

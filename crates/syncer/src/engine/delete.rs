@@ -36,7 +36,12 @@ impl ObjectSync<'_> {
                     .metrics
                     .sync_to_host
                     .observe(self.observed_at.elapsed().as_secs_f64());
-                Ok(Outcome::new("deleted"))
+                let is_given_time = kind.orphan_grace().is_some();
+                Ok(Outcome {
+                    // What it may still do until it has ended is compared once it is known to be ending.
+                    compares_again: is_given_time,
+                    ..Outcome::new("deleted")
+                })
             }
             // Another object has that name now, or it changed: the watch will report that.
             Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished").comparing_again()),

@@ -79,8 +79,12 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_engine::{engine, make_services, sync_of_kind};
+    use super::super::{
+        scripted::Scripted,
+        test_engine::{engine, make_services, sync_of_kind, tenant},
+    };
     use super::*;
+    use berth_api::SyncPolicy;
     use berth_sync_rules::model::{
         endpoint_changes::CLOSED,
         resource::{Name, Side},
@@ -155,6 +159,40 @@ mod tests {
         engine.open_services();
         assert_eq!(written(), 40, "four a second");
         assert_eq!(engine.metrics.closed_services.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_waits_is_closed_to_the_outside_at_once() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (&scripted.engine, KindId::Service, Name::new("team", "a"));
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "selector": {"pod.berth.dev/app": "a"}, "ports": [{"port": 80}]});
+        let live = json!({ "spec": spec });
+        scripted.put(Side::Host, id, &name, live.clone());
+        scripted.serve("/services/a", live);
+        engine.cache.update_dependents(Side::Host, id, &name);
+        make_services(engine, 0..1000);
+        // Their creation does not count any more.
+        tokio::time::advance(Duration::from_secs(11)).await;
+        engine.open_services();
+        let mut others = (0..1000).map(|number| Name::new("team", &format!("s{number}")));
+        let waits = |other: &Name| {
+            sync_of_kind(engine, id, other)
+                .ask_to_write(&json!({}), false, 100)
+                .is_some()
+        };
+        assert!(others.any(|other| waits(&other)), "nothing is left for writes");
+        let spec = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"app": "b"}, "ports": [{"port": 80}, {"port": 81}]});
+        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+        let key = id.key(name.clone());
+        let outcome = engine.reconcile(&key, std::time::Instant::now(), true).await.unwrap();
+        assert_eq!(outcome.result, turns::WAITS);
+        let closed = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"pod.berth.dev/app": "a"}, "ports": [{"port": 80}]});
+        let written = scripted.sent("host PATCH", "/services/a");
+        assert_eq!(
+            written.iter().map(|service| &service["spec"]).collect::<Vec<_>>(),
+            [&closed]
+        );
+        assert_eq!(engine.cache.endpoint_changes().count_closed(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ pub mod api;
 mod call_error;
 mod certificates;
 mod claims_without_volume;
+mod close_ending;
 mod contents;
 mod controller_requests;
 mod create;
@@ -144,8 +145,8 @@ pub struct Engine {
     uncompared: Mutex<first_comparison::Uncompared>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
-    /// Of changes that wait: the hash of what the host object should be, and the version of the host object that has nothing which the change
-    /// takes away.
+    /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, and the version of the host
+    /// object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects that are about to be gone.
     endings: endings::Endings,
@@ -224,6 +225,14 @@ impl Outcome {
         Self {
             compares_again: true,
             ..self
+        }
+    }
+
+    /// The outcome of a reconciliation in which a part of the writes is left for later.
+    fn with_later(self, later: Self) -> Self {
+        Self {
+            requeue_after: self.requeue_after.into_iter().chain(later.requeue_after).min(),
+            ..later
         }
     }
 

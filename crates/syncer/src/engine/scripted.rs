@@ -32,23 +32,39 @@ pub(super) enum Failure {
 /// Which requests fail: of texts such as `tenant PATCH /api/v1/namespaces/team/pods/a/status`.
 type Script = Arc<dyn Fn(&str) -> Option<Failure> + Send + Sync>;
 
+/// What API servers in memory keep.
+#[derive(Default)]
+struct Kept {
+    /// What they were asked, with what was sent.
+    calls: Vec<(String, Value)>,
+    /// Objects of the host that they answer with, by the ends of their paths.
+    objects: Vec<(&'static str, Value)>,
+}
+
 /// An engine, and what its API servers were asked.
 pub(super) struct Scripted {
     pub(super) engine: Arc<Engine>,
-    calls: Arc<Mutex<Vec<String>>>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl Scripted {
     /// API servers that carry out every request for which `script` has no failure. They answer with what was sent to them.
     pub(super) fn new(tenant: Tenant, script: impl Fn(&str) -> Option<Failure> + Send + Sync + 'static) -> Self {
         let script: Script = Arc::new(script);
-        let (calls, metrics) = (Arc::default(), Metrics::default());
-        let api = |side| Api::new(client(side, &script, &calls), side, metrics.clone());
+        let (kept, metrics) = (Arc::default(), Metrics::default());
+        let api = |side| Api::new(client(side, &script, &kept), side, metrics.clone());
         let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
         Self {
             engine: Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics),
-            calls,
+            kept,
         }
+    }
+
+    /// The host has this object from now on, for those who read it: at a path that ends like that.
+    pub(super) fn serve(&self, path_end: &'static str, object: Value) {
+        let mut kept = lock(&self.kept);
+        kept.objects.retain(|(end, _)| *end != path_end);
+        kept.objects.push((path_end, object));
     }
 
     /// Puts an object into a store, as a watch does. The host's was made for the tenant's.
@@ -94,33 +110,43 @@ impl Scripted {
 
     /// The calls that begin and end like that.
     pub(super) fn calls(&self, begin: &str, end: &str) -> Vec<String> {
-        let calls = lock(&self.calls);
-        let found = calls
-            .iter()
-            .filter(|call| call.starts_with(begin) && call.ends_with(end));
+        let kept = lock(&self.kept);
+        let calls = kept.calls.iter().map(|(call, _)| call);
+        let found = calls.filter(|call| call.starts_with(begin) && call.ends_with(end));
         found.cloned().collect()
+    }
+
+    /// What was sent with the calls that begin and end like that.
+    pub(super) fn sent(&self, begin: &str, end: &str) -> Vec<Value> {
+        let kept = lock(&self.kept);
+        let found = { kept.calls.iter() }.filter(|(call, _)| call.starts_with(begin) && call.ends_with(end));
+        found.map(|(_, body)| body.clone()).collect()
     }
 
     /// The number of the first call that begins and ends like that.
     pub(super) fn first(&self, begin: &str, end: &str) -> Option<usize> {
-        let calls = lock(&self.calls);
-        calls
-            .iter()
-            .position(|call| call.starts_with(begin) && call.ends_with(end))
+        let kept = lock(&self.kept);
+        let mut calls = kept.calls.iter();
+        calls.position(|(call, _)| call.starts_with(begin) && call.ends_with(end))
     }
 }
 
-fn client(side: Side, script: &Script, calls: &Arc<Mutex<Vec<String>>>) -> Client {
-    let (script, calls) = (Arc::clone(script), Arc::clone(calls));
+fn client(side: Side, script: &Script, kept: &Arc<Mutex<Kept>>) -> Client {
+    let (script, kept) = (Arc::clone(script), Arc::clone(kept));
     let service = tower::service_fn(move |request: Request<Body>| {
         let call = format!("{} {} {}", side.name(), request.method(), request.uri().path());
         let failure = script(&call);
-        lock(&calls).push(call);
+        let number = {
+            let mut kept = lock(&kept);
+            kept.calls.push((call, Value::Null));
+            kept.calls.len() - 1
+        };
+        let kept = Arc::clone(&kept);
         async move {
             Ok::<_, Infallible>(match failure {
                 Some(Failure::Silence) => std::future::pending().await,
                 Some(Failure::Refused(code)) => refuse(code),
-                None => accept(request.into_body()).await,
+                None => accept(request.into_body(), number, &kept).await,
             })
         }
     });
@@ -134,9 +160,21 @@ fn refuse(code: u16) -> Response<Body> {
     response
 }
 
-async fn accept(body: Body) -> Response<Body> {
+async fn accept(body: Body, number: usize, kept: &Mutex<Kept>) -> Response<Body> {
     let bytes = body.collect_bytes().await.unwrap_or_default();
     let mut object: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    {
+        let mut kept = lock(kept);
+        let call = kept.calls[number].0.clone();
+        let mut objects = kept.objects.iter();
+        if call.starts_with("host GET ")
+            && let Some((_, served)) = objects.find(|(end, _)| call.ends_with(end))
+        {
+            object = served.clone();
+        } else {
+            kept.calls[number].1 = object.clone();
+        }
+    }
     object["metadata"]["resourceVersion"] = "100".into();
     Response::new(Body::from(object.to_string().into_bytes()))
 }

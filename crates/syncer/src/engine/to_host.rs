@@ -158,7 +158,15 @@ impl ObjectSync<'_> {
             (Action::Update, Some((stored, object)), Some(host)) => self.update(stored, object, host).await,
             // A status is made of both objects: without the rest of the tenant's, what is its own would be lost, or nothing end the writes.
             (Action::SyncStatus, Some((stored, object)), Some(host)) if !stored.is_cut => {
-                self.sync_status(stored, object, &host.object(), false, &[]).await
+                let closed = self.close_ending(stored, object, host).await;
+                let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
+                // The host's error comes before that of the tenant.
+                let wait = closed?;
+                let reported = reported?;
+                Ok(match wait {
+                    Some(wait) => reported.with_later(self.report_wait(wait).await),
+                    None => reported,
+                })
             }
             (Action::Delete { .. }, _, Some(_)) if self.kind.is_needed_on_host(&self.engine.cache, self.name) => {
                 Ok(Outcome::requeue(NEEDED, NEEDED_WAIT))

@@ -99,13 +99,10 @@ impl ObjectSync<'_> {
         if outcome.result == "nothing" {
             outcome.result = result;
         }
-        if let Some(later) = later {
-            outcome = Outcome {
-                requeue_after: outcome.requeue_after.into_iter().chain(later.requeue_after).min(),
-                ..later
-            };
-        }
-        Ok(outcome)
+        Ok(match later {
+            Some(later) => outcome.with_later(later),
+            None => outcome,
+        })
     }
 
     /// Compares the host object with what the tenant's object becomes now, and writes the difference.
@@ -244,6 +241,7 @@ impl ObjectSync<'_> {
         let mutable = kind.mutable_part(&narrowed);
         let object = self.with_metadata(stored, narrowed, &json::hash(&mutable));
         let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
+        self.count_service_change();
         self.apply_over(host, object).await?;
         engine.set_applied(self.key(), &mutable);
         engine.turns.take(bytes);
@@ -266,9 +264,7 @@ impl ObjectSync<'_> {
     }
 
     async fn close(&self, host: &Stored, desired: &Value, part: Part) -> Result<(), CallError> {
-        let Self {
-            engine, id, kind, name, ..
-        } = self;
+        let Self { engine, kind, .. } = self;
         let resource = kind.resource();
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
@@ -277,7 +273,18 @@ impl ObjectSync<'_> {
             Part::Closing => kind.closing_patch(desired, &live),
             Part::Isolating => kind.isolating_patch(desired, &live),
         };
-        let Some(mut patch) = patch else { return Ok(()) };
+        match patch {
+            Some(patch) => self.write_closing(host, patch).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a patch that closes the host object, and stores the answer.
+    pub(super) async fn write_closing(&self, host: &Stored, mut patch: Value) -> Result<(), CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        let resource = kind.resource();
         patch["metadata"]["uid"] = (*host.uid).into();
         let patch = Patch::Merge(patch);
         let written = engine

@@ -40,6 +40,7 @@ async fn network_kinds() {
     }
     let syncer = clusters.syncer().await;
     policies_isolate(&clusters).await;
+    a_pod_that_is_being_deleted_is_closed(&clusters).await;
     endpoints_are_the_tenants_own(&clusters).await;
     ingress::ingresses_are_served(&clusters).await;
     ingress::a_service_that_becomes_a_name_is_no_backend(&clusters).await;
@@ -133,6 +134,31 @@ async fn policies_isolate(clusters: &Clusters) {
     for name in ["db", "db-2", "web"] {
         until_open(clusters, name, [true, true]).await;
     }
+}
+
+/// Policies hold for a pod until it has ended.
+async fn a_pod_that_is_being_deleted_is_closed(clusters: &Clusters) {
+    let (pods, hosts) = (clusters.tenant_api::<Pod>(), clusters.host_api::<Pod>());
+    create(&pods, pod("ending", &json!({}))).await;
+    until_open(clusters, "ending", [true, true]).await;
+    let host_name = host_pod(clusters, "ending").await.unwrap().metadata.name.unwrap();
+    let keep = async |finalizers: Value| {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        hosts.patch(&host_name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    keep(json!(["example.com/kept"])).await;
+    pods.delete("ending", &DeleteParams::default()).await.unwrap();
+    eventually("it is being deleted on the host", async || {
+        let host = host_pod(clusters, "ending").await;
+        host.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    let (tenant, _) = both(clusters, NETWORKING, "v1", "NetworkPolicy");
+    let spec = json!({"podSelector": {"matchLabels": {"app": "ending"}}, "policyTypes": ["Ingress"]});
+    tenant.create(json!({"metadata": {"name": "late"}, "spec": spec})).await;
+    until_open(clusters, "ending", [false, true]).await;
+    keep(Value::Null).await;
+    tenant.delete("late").await;
 }
 
 /// Left as it was, the host's policy would go on allowing what the tenant has closed meanwhile.

@@ -68,6 +68,8 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
         HostNamespace::Workloads,
         WatchSpec::synced(RESOURCE).trimmed(metadata::only),
     )
+    // Addresses of pods that have ended would stay on the host.
+    .essential()
     // Slices change with the selector of their Service and with the addresses of the tenant's pods.
     .depends_on(&[
         Dependency::on_tenant(KindId::Service, |cache, service| {

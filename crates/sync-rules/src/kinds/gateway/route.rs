@@ -12,6 +12,7 @@
 //! | backends | Services of the tenant, under the host's name, with port and weight |
 //! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status reports that, as the Gateway API requires |
 //! | a Service for an external name | leads nowhere, with an Event |
+//! | a backend that a change takes away, or to which a route may not lead any more | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
 //! | anything else | denied by name |
 //! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
 
@@ -167,15 +168,40 @@ impl Backends<'_> {
     }
 }
 
+/// Where a route names Services.
+const BACKENDS: [&str; 3] = [
+    "spec.rules[].backendRefs[]",
+    "spec.rules[].filters[].requestMirror.backendRef",
+    "spec.rules[].backendRefs[].filters[].requestMirror.backendRef",
+];
+
+/// The host's route `live`, which leads nowhere in place of the Services of the host that `desired` does not name, if there are any.
+fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
+    let mut wanted = BTreeSet::from([backend::nowhere_at_all()]);
+    for path in BACKENDS {
+        json::each(desired, path, &mut |backend| {
+            wanted.extend(json::text(backend, &["name"]).map(str::to_owned));
+        });
+    }
+    let mut loses = false;
+    let mut spec = json::object([("spec", live.get("spec")?.clone())]);
+    for path in BACKENDS {
+        json::each_mut(&mut spec, path, &mut |backend| {
+            if json::text(backend, &["name"]).is_some_and(|name| !wanted.contains(name)) {
+                backend["name"] = backend::nowhere_at_all().into();
+                loses = true;
+            }
+        });
+    }
+    let narrowed = json::object([("metadata", metadata::unchanged(live)), ("spec", spec["spec"].take())]);
+    loses.then_some(narrowed)
+}
+
 impl Route {
     /// Services that a route of `namespace` names.
     fn services(namespace: &str, route: &Value) -> BTreeSet<Name> {
         let mut services = BTreeSet::new();
-        for path in [
-            "spec.rules[].backendRefs[]",
-            "spec.rules[].filters[].requestMirror.backendRef",
-            "spec.rules[].backendRefs[].filters[].requestMirror.backendRef",
-        ] {
+        for path in BACKENDS {
             json::each(route, path, &mut |backend| services.extend(service(namespace, backend)));
         }
         services
@@ -270,6 +296,14 @@ impl ToHost for Route {
         let annotations = ingress::annotations::translate(cache, route, &mut issues);
         let metadata = json!({"labels": metadata::labels(route, &[], &cache.tenant.policy.ingress.labels), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        narrowed(desired, live)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value, _host: &Value) -> WhenDenied {

@@ -5,6 +5,7 @@ use crate::{
         tenant::test_tenant,
     },
     registry::{self, kind},
+    translation::backend::nowhere_at_all,
 };
 use berth_api::sync_policy::GatewayReference;
 use serde_json::json;
@@ -114,6 +115,45 @@ fn other_namespaces_are_reached_by_grants_only() {
     );
     let ignored: Vec<_> = translated.ignored.iter().map(ToString::to_string).collect();
     insta::assert_yaml_snapshot!(ignored);
+}
+
+#[test]
+fn a_backend_that_is_no_longer_permitted_is_lost_at_once() {
+    let (cache, rules) = (cache(), rules(KindId::HttpRoute));
+    let mut before = route();
+    let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "models", "namespace": "lab", "port": 8080}}});
+    before["spec"]["rules"][0]["filters"][1] = mirror;
+    let translate = |route: &Value| rules.translate(&cache, &name(), route).unwrap().object;
+    let mut live = translate(&before);
+    live["metadata"]["annotations"] = json!({"berth.dev/applied-hash": "a", "example.com/auth": "true"});
+    let mut after = before.clone();
+    // It grows, so that it may have no room.
+    let mut more = before["spec"]["rules"][0].clone();
+    more["name"] = "more".into();
+    after["spec"]["rules"].as_array_mut().unwrap().push(more);
+    assert_eq!(rules.narrowed(&translate(&after), &live), None, "nothing is lost");
+    cache
+        .stores
+        .tenant(KindId::ReferenceGrant)
+        .forget(&Name::new("lab", "shop"));
+    let narrowed = rules.narrowed(&translate(&after), &live).unwrap();
+    let [models, web] = [("lab", "models"), ("shop", "web")]
+        .map(|(namespace, name)| json!(host_name(KindId::Service, &Name::new(namespace, name))));
+    let mut expected = live.clone();
+    let rule = &mut expected["spec"]["rules"][0];
+    for backend in ["/backendRefs/1", "/filters/1/requestMirror/backendRef"] {
+        let backend = rule.pointer_mut(backend).unwrap();
+        assert_eq!(backend["name"], models);
+        backend["name"] = nowhere_at_all().into();
+    }
+    assert_eq!(rule["backendRefs"][0]["name"], web);
+    assert_eq!(narrowed["spec"], expected["spec"]);
+    assert_eq!(
+        narrowed["metadata"]["annotations"],
+        json!({"example.com/auth": "true"}),
+        "it may be what closes it"
+    );
+    assert_eq!(rules.narrowed(&translate(&after), &narrowed), None);
 }
 
 #[test]

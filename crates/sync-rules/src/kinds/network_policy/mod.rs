@@ -57,10 +57,13 @@ use serde_json::{Map, Value, json};
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
 
 /// The kind.
-pub const KIND: Kind = Kind::to_host(RESOURCE, &Policies).watch_host(
-    HostNamespace::Workloads,
-    WatchSpec::synced(RESOURCE).trimmed(metadata::only),
-);
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Policies)
+    .watch_host(
+        HostNamespace::Workloads,
+        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+    )
+    // Pods would be open as if there were no policies.
+    .essential();
 
 const SPEC: Fields = &[
     ("egress", Rule::Rewrite),

@@ -21,7 +21,7 @@ const EXPOSING: [&str; 4] = [
     "healthCheckNodePort",
 ];
 
-fn kind(service: &Value) -> &str {
+pub(super) fn kind(service: &Value) -> &str {
     json::text(service, &["spec", "type"]).unwrap_or("ClusterIP")
 }
 
@@ -43,7 +43,7 @@ pub fn addresses(service: &Value) -> impl Iterator<Item = &str> {
     written.filter(|address| !address.is_empty() && *address != "None")
 }
 
-fn is_exposed(service: &Value) -> bool {
+pub(super) fn is_exposed(service: &Value) -> bool {
     matches!(kind(service), "NodePort" | "LoadBalancer")
 }
 
@@ -74,7 +74,7 @@ fn protocol(port: &Value) -> &str {
     json::text(port, &["protocol"]).unwrap_or("TCP")
 }
 
-fn is_same_port(one: &Value, other: &Value) -> bool {
+pub(super) fn is_same_port(one: &Value, other: &Value) -> bool {
     one.get("port") == other.get("port") && protocol(one) == protocol(other)
 }
 

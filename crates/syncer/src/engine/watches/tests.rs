@@ -58,12 +58,9 @@ fn host_object(uid: &str, origin: &str) -> Value {
 #[tokio::test(start_paused = true)]
 async fn the_start_waits_for_built_in_kinds_and_only_for_a_short_time_for_extensions() {
     let (engine, widget) = engine_with_widgets();
-    list_all_but(&engine, KindId::NetworkPolicy);
+    list_all_but(&engine, KindId::PodDisruptionBudget);
     let listed = tokio::time::timeout(Duration::from_mins(10), engine.listed()).await;
-    assert!(
-        listed.is_err(),
-        "without policies pods would be more open than they may"
-    );
+    assert!(listed.is_err(), "what is not known may exist");
 
     let (engine, _) = engine_with_widgets();
     list_all_but(&engine, widget);
@@ -89,6 +86,28 @@ async fn the_start_waits_for_built_in_kinds_and_only_for_a_short_time_for_extens
     assert_eq!(engine.find_unavailable_side(widget), None);
     engine.publish_unlisted();
     assert_eq!(engine.metrics.unlisted_kinds.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_start_waits_for_policies_and_endpoints_also_if_they_are_refused() {
+    for id in [KindId::NetworkPolicy, KindId::EndpointSlice] {
+        for why in [None, Some(Unavailable::Forbidden), Some(Unavailable::NotServed)] {
+            let (engine, _) = engine_with_widgets();
+            list_all_but(&engine, id);
+            let store = engine.cache.stores.tenant(id);
+            store.set_unavailable(why);
+            let listed = tokio::time::timeout(Duration::from_mins(1), engine.listed()).await;
+            assert!(
+                listed.is_err(),
+                "{} {why:?}: pods would be more open than they may",
+                id.label()
+            );
+            // What is known of the kind counts although it is refused later.
+            store.set_listed();
+            engine.listed().await;
+            assert_eq!(engine.find_unavailable_side(id), None, "{why:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
