@@ -135,7 +135,7 @@ impl ObjectSync<'_> {
             ignored,
         } = translated;
         let mutable = kind.mutable_part(&desired);
-        let hash = json::hash(&mutable);
+        let hash = engine.cache.tenant.applied_hash(&mutable);
         let is_ours = is_origin(stored, host);
         if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
             engine.learn_applied(self.key(), &mutable);
@@ -242,7 +242,7 @@ impl ObjectSync<'_> {
             return Ok(());
         };
         let mutable = kind.mutable_part(&narrowed);
-        let object = self.with_metadata(stored, narrowed, &json::hash(&mutable));
+        let object = self.with_metadata(stored, narrowed, &engine.cache.tenant.applied_hash(&mutable));
         let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
         self.apply_over(host, object).await?;
         engine.set_applied(self.key(), &mutable);
@@ -348,3 +348,6 @@ impl ObjectSync<'_> {
         Err(CallError::Conflict("the host object keeps changing".into()))
     }
 }
+
+#[cfg(test)]
+mod tests;
