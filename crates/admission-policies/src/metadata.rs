@@ -34,7 +34,8 @@ fn build_write_policy() -> AdmissionPolicy {
     ));
     AdmissionPolicy {
         name: "berth-metadata",
-        description: "Objects that a syncer creates carry the labels of its tenant, have no foreign owners and can always be deleted.",
+        description: "Objects that a syncer creates carry the labels of its tenant, name the object that they were made for, have no foreign owners \
+                      and can always be deleted.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
@@ -75,6 +76,14 @@ fn build_write_policy() -> AdmissionPolicy {
                         .join(" || ")
                 ),
                 "metadata.finalizers may not be added",
+            ),
+            // Without them the syncer would not take it for one of its own, and never delete it.
+            validation(
+                [labels::ORIGIN_NAMESPACE, labels::ORIGIN_NAME]
+                    .map(|key| format!("variables.annotations[?'{key}'].orValue('') != ''"))
+                    .join(" && "),
+                "objects must name the object of the tenant that they were made for, in the annotations berth.dev/origin-namespace and \
+                 berth.dev/origin-name",
             ),
         ],
     }

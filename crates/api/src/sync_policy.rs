@@ -332,7 +332,8 @@ pub struct SyncedKind {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub references: Vec<FieldReference>,
-    /// Fields that are label selectors of pods: narrowed to the tenant and the namespace.
+    /// Fields that are label selectors of pods: narrowed to the tenant and the namespace. Where an object has none, it gets one of all pods of its
+    /// namespace in the tenant.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub selectors: Vec<String>,

@@ -223,6 +223,8 @@ impl TryFrom<&Options> for Tenant {
                 resource_claims: options.resource_claims,
             },
             reserved_service_addresses: options.reserved_service_addresses.clone(),
+            // It is in the token, see `host_account`.
+            host_account: String::new(),
         })
     }
 }

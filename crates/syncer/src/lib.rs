@@ -17,6 +17,7 @@ pub mod admission;
 pub mod config;
 pub mod egress;
 pub mod engine;
+pub mod host_account;
 pub mod kubelet;
 pub mod metrics;
 pub mod serve;
@@ -72,6 +73,9 @@ pub enum Error {
     /// Their thread has ended by itself.
     #[error("the thread of the servers for the tenant's API server has ended")]
     ServersEnded,
+    /// The token for the host cannot be read, or is none of a ServiceAccount.
+    #[error("token for the host: {0}")]
+    HostToken(#[from] host_account::TokenError),
     /// A file that a flag names cannot be read.
     #[error("{0}: {1}")]
     File(std::path::PathBuf, #[source] std::io::Error),
@@ -89,7 +93,7 @@ const LISTED: &str = "first lists of both sides";
 /// As [`Error`] says. API servers that do not answer are no error: the syncer waits for them.
 pub async fn run(options: Options) -> Result<(), Error> {
     let stop = shutdown::signals().map_err(Error::Signals)?;
-    let settings = Tenant::try_from(&options)?;
+    let mut settings = Tenant::try_from(&options)?;
     let read = async |side: Side, path| {
         client::config_of(path)
             .await
@@ -99,6 +103,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         host: read(Side::Host, &options.host_kubeconfig).await?,
         tenant: read(Side::Tenant, &options.tenant_kubeconfig).await?,
     };
+    settings.host_account = host_account::read_uid(&api_servers.host.auth_info)?;
     let mut registry = Registry::default();
     let metrics = Metrics::default();
     metrics.register(&mut registry);

@@ -351,11 +351,13 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": tenant.id.slug()},
             "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
         });
-        let labels = json!({"berth.dev/tenant": tenant.id.slug(), "berth.dev/managed-by": "syncer"});
+        let metadata = json!({"name": name,
+            "labels": {"berth.dev/tenant": tenant.id.slug(), "berth.dev/managed-by": "syncer"},
+            "annotations": {"berth.dev/origin-namespace": "default", "berth.dev/origin-name": name}});
         for (key, value) in spec.as_object().unwrap() {
             all[key] = value.clone();
         }
-        serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}, "spec": all})).unwrap()
+        serde_json::from_value(json!({"metadata": metadata, "spec": all})).unwrap()
     };
     let container = |context: Value| json!({"containers": [{"name": "c", "image": "i", "securityContext": context}]});
     for (name, spec) in [

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | which | only those that a synced object references, as long as it does; while a kind is not listed in the tenant, those that are on the host stay |
 //! | labels, annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them, or load what is in them |
-//! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`] |
+//! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`]. Of an immutable object a key that is denied later cannot be taken: the host's is deleted and created again |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | denied by name |
 //!
@@ -12,7 +12,7 @@
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, json,
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, WhenDenied, json,
         resource::{self, Name, Resource},
         store::WatchSpec,
     },
@@ -123,6 +123,15 @@ impl ToHost for Config {
         copied.insert("metadata".into(), json!({}));
         issues.into_result(copied.into())
     }
+
+    fn when_refused(&self, _cache: &Cache, _name: &Name, object: &Value, _host: &Value) -> WhenDenied {
+        // The host takes no other content of an immutable one. Pods that run keep what they have read, and new ones wait until it is there again.
+        if object.get("immutable") == Some(&Value::Bool(true)) {
+            WhenDenied::Withdraw
+        } else {
+            WhenDenied::Keep
+        }
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +193,22 @@ mod tests {
                 "data[VISIBLE_DEVICES]"
             ]
         );
+    }
+
+    #[test]
+    fn only_what_the_host_cannot_change_is_made_again() {
+        let cache = registry::new_cache(test_tenant());
+        let rules = Config {
+            id: KindId::ConfigMap,
+            resource: resource::CONFIG_MAP,
+        };
+        let when_refused = |object: Value| rules.when_refused(&cache, &Name::new("a", "s"), &object, &Value::Null);
+        assert_eq!(
+            when_refused(json!({"data": {}, "immutable": true})),
+            WhenDenied::Withdraw
+        );
+        assert_eq!(when_refused(json!({"data": {}, "immutable": false})), WhenDenied::Keep);
+        assert_eq!(when_refused(json!({"data": {}})), WhenDenied::Keep);
     }
 
     #[test]

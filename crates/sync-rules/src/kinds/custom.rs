@@ -6,7 +6,7 @@
 //! | fields that the class lists | copied |
 //! | size | limited, see [`sizes`] |
 //! | `references` | the name becomes that of the host object; the referenced object is synced as well |
-//! | `selectors` | narrowed to the tenant and the namespace |
+//! | `selectors` | narrowed to the tenant and the namespace; where there is none, it becomes one of all pods of the namespace in the tenant |
 //! | `deniedFields` and fields that are not listed | denied by name |
 //! | `spec.resourceClaims` of a PodGroup | denied, whatever the class lists |
 //! | status | comes back, with the tenant's names |
@@ -127,6 +127,25 @@ impl CustomKind {
         copied
     }
 
+    /// Narrows the selectors to the pods of the namespace in the tenant. What no selector means is for the controller to say, and for many it is every pod
+    /// of the namespace on the host: there all namespaces of the tenant are one.
+    fn narrow_selectors(&self, cache: &Cache, name: &Name, object: &mut Value, issues: &mut FieldIssues) {
+        for path in &self.rules.selectors {
+            // No spec may mean the same.
+            if let Some((first, _)) = path.split_once('.')
+                && !first.ends_with("[]")
+                && object[first].is_null()
+            {
+                object[first] = json!({});
+            }
+            json::each_field_mut(object, path, &mut |selector| match selector {
+                Value::Null => *selector = pod_selector::scoped(cache, &json!({}), Some(&[&name.namespace])),
+                Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
+                _ => issues.deny(path, "this must be a selector of labels"),
+            });
+        }
+    }
+
     fn forbidden_fields(&self) -> impl Iterator<Item = &'static ForbiddenField> {
         let (group, kind) = (self.rules.group.as_str(), self.rules.kind.as_str());
         FORBIDDEN
@@ -191,13 +210,7 @@ impl ToHost for CustomKind {
                 }),
             }
         }
-        for path in &self.rules.selectors {
-            json::each_mut(&mut copied, path, &mut |value| {
-                if value.is_object() {
-                    *value = pod_selector::scoped(cache, value, Some(&[&name.namespace]));
-                }
-            });
-        }
+        self.narrow_selectors(cache, name, &mut copied, &mut issues);
         let rules = AnnotationRules {
             listed: &self.rules.annotations,
             class_field: Some("sync.kinds[].annotations"),
@@ -315,6 +328,33 @@ mod tests {
                 (id, "research/p".to_owned())
             ]
         );
+    }
+
+    #[test]
+    fn a_selector_that_is_missing_selects_the_pods_of_the_namespace() {
+        let cache = cache();
+        let (_, rules) = rules(&cache);
+        let translate = |object: Value| rules.translate(&cache, &Name::new("research", "g"), &object);
+        let all =
+            json!({"matchLabels": {"berth.dev/tenant": "vision-aaaaaaaaaaaaa", "berth.dev/namespace": "research"}});
+        for object in [
+            json!({"metadata": {}, "spec": {"count": 3}}),
+            json!({"metadata": {}, "spec": {"selector": null}}),
+            json!({"metadata": {}, "spec": {"selector": {}}}),
+            json!({"metadata": {}, "spec": {}}),
+            json!({"metadata": {}, "spec": null}),
+            json!({"metadata": {}}),
+        ] {
+            assert_eq!(
+                translate(object.clone()).unwrap().object["spec"]["selector"],
+                all,
+                "{object}"
+            );
+        }
+        for odd in [json!("app=a"), json!([{"matchLabels": {}}]), json!(true)] {
+            let denied = translate(json!({"metadata": {}, "spec": {"selector": odd}})).unwrap_err();
+            assert_eq!(denied[0].field, "spec.selector");
+        }
     }
 
     #[test]

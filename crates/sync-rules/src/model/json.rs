@@ -125,6 +125,19 @@ pub fn each_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut Value)
     }
 }
 
+/// As [`each_mut`]; the last field of the path is also visited where an object has none. It is null there, and stays if the visit leaves it.
+pub fn each_field_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut Value)) {
+    if path.ends_with("[]") {
+        return each_mut(value, path, visit);
+    }
+    let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
+    each_mut(value, parents, &mut |parent| {
+        if let Some(fields) = parent.as_object_mut() {
+            visit(fields.entry(last).or_insert(Value::Null));
+        }
+    });
+}
+
 /// Whether a value has no meaning: null, false, zero, or an empty text, list or object. An API server stores such values
 /// for fields that a user never set.
 pub fn is_unset(value: &Value) -> bool {
@@ -236,8 +249,16 @@ fn added_all(changes: &Map<String, Value>, after: &Map<String, Value>) -> bool {
 
 /// A hash of a JSON value that does not depend on the order of keys: 26 lower-case hexadecimal characters (104 bits).
 pub fn hash(value: &Value) -> String {
-    let mut digest = Sha256::new();
-    feed(value, &mut digest, &mut Vec::new());
+    salted_hash("", value)
+}
+
+/// The same, but another one for each salt. Without a salt it is [`hash`].
+pub fn salted_hash(salt: &str, value: &Value) -> String {
+    let (mut digest, mut buffer) = (Sha256::new(), Vec::new());
+    if !salt.is_empty() {
+        feed_scalar(&salt, &mut digest, &mut buffer);
+    }
+    feed(value, &mut digest, &mut buffer);
     let mut text = String::with_capacity(26);
     for byte in digest.finalize().iter().take(13) {
         // Writing to a String cannot fail.
@@ -369,6 +390,15 @@ mod tests {
     }
 
     #[test]
+    fn a_salt_changes_every_hash() {
+        let value = json!({"a": 1});
+        assert_eq!(salted_hash("", &value), hash(&value));
+        assert_eq!(salted_hash("s", &value), salted_hash("s", &value));
+        assert_ne!(salted_hash("s", &value), hash(&value));
+        assert_ne!(salted_hash("s", &value), salted_hash("t", &value));
+    }
+
+    #[test]
     fn values_are_compared_but_for_some_fields() {
         let same = |one: Value, other: Value| is_same_except(&one, &other, &["x", "y"]);
         assert!(same(json!({"a": {"x": 1}, "x": 1}), json!({"a": {"x": 1}, "y": 2})));
@@ -399,6 +429,21 @@ mod tests {
         assert_eq!(seen, [1, 2, 3]);
         each_mut(&mut value, "a[].b.c", &mut |value| *value = 0.into());
         assert_eq!(value["a"][1]["b"]["c"], 0);
+    }
+
+    #[test]
+    fn a_last_field_that_is_missing_is_visited() {
+        let mut value = json!({"a": [{"b": 1}, {}, {"b": null}, 7], "c": {}});
+        let mut seen = Vec::new();
+        for path in ["a[].b", "c.d", "e"] {
+            each_field_mut(&mut value, path, &mut |field| seen.push(field.clone()));
+        }
+        assert_eq!(seen, [json!(1), json!(null), json!(null), json!(null), json!(null)]);
+        for nothing in ["x.y", "a.b", "c.d[]", "e[]"] {
+            each_field_mut(&mut value, nothing, &mut |_| panic!("{nothing}"));
+        }
+        each_field_mut(&mut value, "a[].b", &mut |field| *field = 2.into());
+        assert_eq!(value["a"], json!([{"b": 2}, {"b": 2}, {"b": 2}, 7]));
     }
 
     #[test]

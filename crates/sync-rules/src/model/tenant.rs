@@ -1,7 +1,9 @@
 //! What the rules know about the tenant.
 
+use super::json;
 use berth_api::{NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantLimits, labels};
 use ipnet::IpNet;
+use serde_json::Value;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The tenant and its place on the host: what translation needs to know.
@@ -37,6 +39,8 @@ pub struct Tenant {
     pub host_limits: HostLimits,
     /// Addresses of Services that the tenant may not choose.
     pub reserved_service_addresses: Vec<IpNet>,
+    /// UID of the `ServiceAccount` of the host with which the syncer writes; empty if it has another credential.
+    pub host_account: String,
 }
 
 /// Limits of what the syncer writes on the host for the tenant.
@@ -97,6 +101,12 @@ impl Tenant {
             (labels::TENANT_OBJECT_NAMESPACE, namespace.to_owned()),
         ]
     }
+
+    /// The hash by which a later comparison finds out that `content` was written. With another account it is another one: what somebody has written with a
+    /// stolen credential, beside the hash of what was there, is written over once the account was replaced. A restart changes nothing.
+    pub fn applied_hash(&self, content: &Value) -> String {
+        json::salted_hash(&self.host_account, content)
+    }
 }
 
 /// Fixed values for unit tests.
@@ -118,5 +128,6 @@ pub(crate) fn test_tenant() -> Tenant {
         withdrawn_storage: BTreeSet::new(),
         host_limits: HostLimits::default(),
         reserved_service_addresses: Vec::new(),
+        host_account: String::new(),
     }
 }

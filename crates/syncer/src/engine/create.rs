@@ -151,7 +151,7 @@ impl ObjectSync<'_> {
         }
         self.prepare_tokens(stored).await?;
         let mutable = kind.mutable_part(&desired);
-        let mut desired = self.with_metadata(stored, desired, &json::hash(&mutable));
+        let mut desired = self.with_metadata(stored, desired, &engine.cache.tenant.applied_hash(&mutable));
         let created = match self.write_new(&mut desired).await {
             Ok(created) => created,
             Err(CallError::Conflict(_)) => return self.taken(stored).await,

@@ -232,7 +232,7 @@ impl Engine {
         let name = host_name(request.id, request.name);
         let reservation = |live: Option<&Value>| {
             let object = request.rules.reserved(request.object.clone(), live);
-            let hash = json::hash(&request.rules.mutable_part(&object));
+            let hash = self.cache.tenant.applied_hash(&request.rules.mutable_part(&object));
             let about = (request.id, request.rules);
             to_host::with_metadata(&self.cache, about, request.name, request.origin, object, &hash)
         };

@@ -35,6 +35,7 @@ pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
         withdrawn_storage: std::collections::BTreeSet::new(),
         host_limits: HostLimits::default(),
         reserved_service_addresses: Vec::new(),
+        host_account: String::new(),
     }
 }
 

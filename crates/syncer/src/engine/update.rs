@@ -132,7 +132,7 @@ impl ObjectSync<'_> {
             ignored,
         } = translated;
         let mutable = kind.mutable_part(&desired);
-        let hash = json::hash(&mutable);
+        let hash = engine.cache.tenant.applied_hash(&mutable);
         let is_ours = is_origin(stored, host);
         if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
             engine.learn_applied(self.key(), &mutable);
@@ -239,7 +239,7 @@ impl ObjectSync<'_> {
             return Ok(());
         };
         let mutable = kind.mutable_part(&narrowed);
-        let object = self.with_metadata(stored, narrowed, &json::hash(&mutable));
+        let object = self.with_metadata(stored, narrowed, &engine.cache.tenant.applied_hash(&mutable));
         let bytes = u64::from(host.bytes).max(count_bytes(&object) as u64);
         self.count_service_change();
         self.apply_over(host, object).await?;
@@ -355,3 +355,6 @@ impl ObjectSync<'_> {
         Err(CallError::Conflict("the host object keeps changing".into()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 use super::{Outcome, api::CallError, lock, to_host::ObjectSync, turns::Turn, update::Part};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
-    model::{DeniedField, WhenDenied, json, store::Stored},
+    model::{DeniedField, WhenDenied, store::Stored},
     translation::sizes::count_bytes,
 };
 use jiff::Timestamp;
@@ -73,7 +73,7 @@ impl ObjectSync<'_> {
             }
             WhenDenied::Reduce(reduced) => {
                 let mutable = kind.mutable_part(&reduced);
-                let hash = json::hash(&mutable);
+                let hash = engine.cache.tenant.applied_hash(&mutable);
                 if host.applied_hash.as_deref() != Some(hash.as_str()) {
                     let narrows = kind.narrows_at_once().then(|| reduced.clone());
                     let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);

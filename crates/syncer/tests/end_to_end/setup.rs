@@ -363,6 +363,7 @@ impl Clusters {
             // As control does for the range of the hosts.
             reserved_service_addresses: vec!["10.96.0.0/24".parse().unwrap()],
             host_limits: self.host_limits,
+            host_account: String::new(),
         };
         let admission = self.admission.listen().await;
         let stop = CancellationToken::new();

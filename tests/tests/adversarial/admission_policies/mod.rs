@@ -98,6 +98,7 @@ impl StolenCredential {
         let base = json!({"apiVersion": api_version, "kind": kind, "metadata": {
             "name": "stolen", "namespace": self.namespace,
             "labels": {labels::TENANT: self.slug, labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
+            "annotations": {labels::ORIGIN_NAMESPACE: "default", labels::ORIGIN_NAME: "stolen"},
         }});
         with(&base, more)
     }

@@ -30,6 +30,14 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
             "berth.dev/managed-by",
             object("ConfigMap", &json!({"labels": {labels::MANAGED_BY: null}})),
         ),
+        (
+            "berth.dev/origin-name",
+            object("ConfigMap", &json!({"annotations": {labels::ORIGIN_NAME: null}})),
+        ),
+        (
+            "berth.dev/origin-namespace",
+            object("Secret", &json!({"annotations": {labels::ORIGIN_NAMESPACE: ""}})),
+        ),
         ("metadata.ownerReferences", object("ConfigMap", &owner(&json!({})))),
         (
             "metadata.ownerReferences",

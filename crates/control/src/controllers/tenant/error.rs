@@ -25,6 +25,9 @@ pub enum TenantError {
     /// Reading which Projects there are.
     #[error("quota: {0}")]
     Quota(#[source] ReconcileError),
+    /// Deleting the objects of kinds that the class does not list any more.
+    #[error("withdrawn kinds: {0}")]
+    WithdrawnKinds(#[source] ReconcileError),
     /// Reading the host's Service ranges, nodes and API servers.
     #[error("host network: {0}")]
     HostNetwork(#[source] ReconcileError),
@@ -166,6 +169,7 @@ impl TenantError {
         match self {
             Self::Finalizer(cause) => (INFRASTRUCTURE_READY, "FinalizerFailed", Some(cause)),
             Self::Settings(cause) => (INFRASTRUCTURE_READY, "SettingsFailed", Some(cause)),
+            Self::WithdrawnKinds(cause) => (INFRASTRUCTURE_READY, "WithdrawnKindsFailed", Some(cause)),
             Self::Quota(cause) => (INFRASTRUCTURE_READY, "QuotaFailed", Some(cause)),
             Self::HostNetwork(cause) => (INFRASTRUCTURE_READY, "HostNetworkFailed", Some(cause)),
             Self::Namespaces(cause) => (INFRASTRUCTURE_READY, "NamespacesFailed", Some(cause)),

@@ -8,6 +8,7 @@ use super::{
     enforcement_places::EnforcementPlaces,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
+    recorded_kinds::RecordedKinds,
     unused_nodes,
 };
 use crate::{
@@ -42,6 +43,8 @@ pub struct TenantMemory {
     pub(super) authorities: Mutex<Option<KnownAuthorities>>,
     /// Which database it has, if the host has a record of that and etcd had that one when it answered last: see `apply::datastore_identity`.
     pub(super) database: Mutex<Option<String>>,
+    /// The further kinds in the record of its settings, as this process has written it last.
+    pub(super) recorded_kinds: Mutex<Option<RecordedKinds>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
@@ -179,6 +182,7 @@ impl Tenants {
                 connection: Connection::default(),
                 authorities: Mutex::default(),
                 database: Mutex::default(),
+                recorded_kinds: Mutex::default(),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),

@@ -29,6 +29,7 @@ mod own_endpoints;
 mod percent;
 mod plan;
 mod quota;
+mod recorded_kinds;
 mod recorded_settings;
 mod remaining;
 mod reported_use;
@@ -44,6 +45,7 @@ mod unused_nodes;
 mod upgrade;
 mod validate;
 mod version;
+mod withdrawn_kinds;
 
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;

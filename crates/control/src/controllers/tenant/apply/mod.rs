@@ -130,7 +130,8 @@ impl Outcome<'_> {
                 argo_cd: _,
                 rotation: _,
             } => {
-                let external = prepared.external.as_ref().err();
+                let of_host = [&prepared.external, &prepared.withdrawn_kinds];
+                let of_host = of_host.into_iter().filter_map(|result| result.as_ref().err());
                 let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => [Some(error), None],
                     ControlPlane::Asleep { kubeconfig } => [kubeconfig.as_ref().err(), None],
@@ -141,11 +142,7 @@ impl Outcome<'_> {
                     } => [started.kubeconfig.as_ref().err(), serving.as_ref().err()],
                 };
                 let published = [nodes, schedule].into_iter().filter_map(|result| result.as_ref().err());
-                external
-                    .into_iter()
-                    .chain(failed.into_iter().flatten())
-                    .chain(published)
-                    .collect()
+                of_host.chain(failed.into_iter().flatten()).chain(published).collect()
             }
         }
     }
@@ -172,7 +169,12 @@ impl Outcome<'_> {
                         observed: _,
                     } => started.kubeconfig.map(drop).and(serving.map(drop)),
                 };
-                prepared.external.and(ran).and(nodes).and(schedule)
+                let Prepared {
+                    external,
+                    withdrawn_kinds,
+                    ..
+                } = *prepared;
+                external.and(ran).and(nodes).and(schedule).and(withdrawn_kinds)
             }
         }
     }

@@ -6,8 +6,8 @@ use super::{
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
-        recorded_settings,
         settings::Settings,
+        withdrawn_kinds,
     },
     Accepted, argo_cd, datastore_identity,
     endpoint::{self, PublicState},
@@ -40,6 +40,8 @@ pub(crate) struct Prepared<'a> {
     /// Whether the host has accepted the Service through which the team reaches it from outside. Nothing else depends on that: its annotations are
     /// the team's.
     pub(super) external: Result<(), TenantError>,
+    /// Whether the objects of kinds were deleted that the class does not list any more. Nothing else depends on that.
+    pub(super) withdrawn_kinds: Result<(), TenantError>,
 }
 
 /// Creates what must exist before anything of the tenant runs, and before its syncer may create pods. Once the namespaces exist, a step that fails
@@ -49,12 +51,7 @@ pub(super) async fn prepare<'a>(
     accepted: &'a Accepted,
     nodes: &ObservedNodes,
 ) -> Result<Prepared<'a>, TenantError> {
-    let Accepted {
-        tenant,
-        settings,
-        schedule: _,
-        ceilings: _,
-    } = accepted;
+    let (tenant, settings) = (&accepted.tenant, &accepted.settings);
     let host_ranges = fetch::read_service_ranges(&context.client)
         .await
         .map_err(in_step(TenantError::HostNetwork))?;
@@ -70,7 +67,7 @@ pub(super) async fn prepare<'a>(
     // None of these needs another one.
     let (limited, recorded, authorities, identity, network) = futures::join!(
         apply_limits(accepted),
-        recorded_settings::record(tenant, settings),
+        withdrawn_kinds::record_and_delete(context, tenant, settings),
         keys::load_authorities(context, tenant),
         datastore_identity::prepare_datastore(context, tenant, &limits),
         prepare_network(
@@ -81,7 +78,7 @@ pub(super) async fn prepare<'a>(
         ),
     );
     limited.map_err(in_step(TenantError::Limits))?;
-    recorded.map_err(in_step(TenantError::Settings))?;
+    let withdrawn_kinds = recorded.map_err(in_step(TenantError::Settings))?;
     let authorities = authorities.map_err(in_step(TenantError::Authorities))?;
     identity.map_err(in_step(TenantError::Datastore))?;
     let PreparedNetwork {
@@ -100,6 +97,7 @@ pub(super) async fn prepare<'a>(
         endpoints,
         public,
         external,
+        withdrawn_kinds: withdrawn_kinds.map_err(in_step(TenantError::WithdrawnKinds)),
     })
 }
 

@@ -208,7 +208,7 @@ async fn a_host_that_does_not_say_what_a_kind_is_does_not_count_as_a_refusal_of_
 }
 
 /// A tenant whose class syncs a further kind.
-fn fixture_with_kind() -> Fixture {
+pub(super) fn fixture_with_kind() -> Fixture {
     let fixture = Fixture::new();
     let mut spec = TenantClassSpec::default();
     spec.sync.kinds = vec![SyncedKind {

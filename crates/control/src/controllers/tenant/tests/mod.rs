@@ -23,6 +23,7 @@ mod sleep;
 mod upgrade;
 mod usage;
 mod violations;
+mod withdrawn_kinds;
 
 use fixture::Fixture;
 use serde_json::json;

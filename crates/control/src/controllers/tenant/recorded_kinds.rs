@@ -1,0 +1,73 @@
+//! The further kinds (`sync.kinds`) that a tenant has and had, as its record says, and which of them were withdrawn.
+
+use berth_api::sync_policy::SyncedKind;
+
+/// The further kinds in the record of a tenant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RecordedKinds {
+    /// Those that the class lists.
+    pub(super) listed: Vec<SyncedKind>,
+    /// Those that it has listed before, and of which the host may have objects.
+    pub(super) withdrawn: Vec<SyncedKind>,
+}
+
+/// Kinds that the class does not list any more.
+#[derive(Debug, Default)]
+pub(super) struct WithdrawnKinds {
+    /// It has listed them until now: a last write of the syncer may be under way.
+    pub(super) newly: Vec<SyncedKind>,
+    /// Those of which the host may have objects since before.
+    pub(super) earlier: Vec<SyncedKind>,
+}
+
+impl WithdrawnKinds {
+    /// Those of a record that are not among `listed`, the kinds of now.
+    pub(super) fn of(recorded: &RecordedKinds, listed: &[SyncedKind]) -> Self {
+        let without = |kinds: &[SyncedKind], others: &[SyncedKind]| -> Vec<SyncedKind> {
+            let is_other = |kind: &SyncedKind| others.iter().any(|other| is_same(kind, other));
+            kinds.iter().filter(|kind| !is_other(kind)).cloned().collect()
+        };
+        let newly = without(&recorded.listed, listed);
+        Self {
+            earlier: without(&without(&recorded.withdrawn, listed), &newly),
+            newly,
+        }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<SyncedKind> {
+        self.newly.iter().chain(&self.earlier).cloned().collect()
+    }
+}
+
+/// Whether two kinds have the same objects. Versions are views of them.
+fn is_same(kind: &SyncedKind, other: &SyncedKind) -> bool {
+    kind.group == other.group && kind.resource == other.resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(resource: &str, version: &str) -> SyncedKind {
+        SyncedKind {
+            group: "example.com".into(),
+            version: version.into(),
+            resource: resource.into(),
+            ..SyncedKind::default()
+        }
+    }
+
+    #[test]
+    fn kinds_are_withdrawn_until_the_class_lists_them_again() {
+        let recorded = RecordedKinds {
+            listed: vec![kind("kept", "v1"), kind("gone", "v1"), kind("twice", "v1")],
+            withdrawn: vec![kind("back", "v1"), kind("old", "v1"), kind("twice", "v1")],
+        };
+        let now = [kind("kept", "v2"), kind("back", "v1")];
+        let withdrawn = WithdrawnKinds::of(&recorded, &now);
+        assert_eq!(withdrawn.newly, [kind("gone", "v1"), kind("twice", "v1")]);
+        assert_eq!(withdrawn.earlier, [kind("old", "v1")]);
+        assert!(WithdrawnKinds::of(&RecordedKinds::default(), &now).all().is_empty());
+    }
+}

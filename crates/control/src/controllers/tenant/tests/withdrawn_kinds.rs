@@ -1,0 +1,148 @@
+//! Objects of a kind that the class does not list any more leave the host.
+
+use super::{failures::fixture_with_kind, fixture::Fixture};
+use berth_api::{TenantClass, TenantClassSpec};
+use serde_json::{Value, json};
+
+const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+const NOTE: &str = "withdrawn-kinds.json";
+
+fn path(fixture: &Fixture, name: &str) -> String {
+    let namespace = fixture.id.workload_namespace();
+    format!("/apis/example.com/v1/namespaces/{namespace}/widgets/{name}")
+}
+
+fn insert(fixture: &Fixture, name: &str, manager: &str) {
+    let metadata = json!({"name": name, "namespace": fixture.id.workload_namespace(), "uid": name,
+        "labels": {"berth.dev/managed-by": manager}});
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata});
+    fixture.host.insert(&path(fixture, name), widget);
+}
+
+/// Names of the objects of the kind.
+fn names(fixture: &Fixture) -> Vec<Value> {
+    let widgets = fixture.host.find(&path(fixture, ""));
+    widgets
+        .iter()
+        .map(|widget| widget["metadata"]["name"].clone())
+        .collect()
+}
+
+/// What the record says of withdrawn kinds.
+fn note(fixture: &Fixture) -> Value {
+    let path = format!(
+        "/api/v1/namespaces/{}/configmaps/settings",
+        fixture.id.control_plane_namespace()
+    );
+    fixture.host.get(&path).unwrap()["data"][NOTE].clone()
+}
+
+/// A tenant that is ready, and has an object of the kind. Another one with this kind is the platform's.
+async fn ready_with_widget() -> Fixture {
+    let mut fixture = fixture_with_kind();
+    // Control has the rights on the kind, and gives them.
+    let allowed = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {}, "spec": {},
+        "status": {"allowed": true}});
+    fixture
+        .host
+        .serve("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", allowed);
+    fixture.reconcile_until_ready().await;
+    insert(&fixture, "route", "syncer");
+    insert(&fixture, "platform", "helm");
+    fixture.reconcile().await.unwrap();
+    assert_eq!(names(&fixture), ["platform", "route"], "the class lists the kind");
+    fixture
+}
+
+/// Takes the kind off the class.
+fn withdraw(fixture: &Fixture) {
+    let class = TenantClass::new("gold", TenantClassSpec::default());
+    fixture.host.insert(CLASS, serde_json::to_value(class).unwrap());
+}
+
+/// The number of the first call after `from` that contains this.
+fn position(fixture: &Fixture, from: usize, text: &str) -> usize {
+    let calls = fixture.script.calls();
+    let found = calls
+        .iter()
+        .skip(from)
+        .position(|call| call.text.contains(text) && !call.failed);
+    found.unwrap_or_else(|| panic!("no call: {text}"))
+}
+
+#[tokio::test]
+async fn objects_of_a_withdrawn_kind_go_after_the_syncers_rights_on_it() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    let from = fixture.count_calls();
+    withdraw(&fixture);
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(names(&fixture), ["platform"]);
+    let namespace = fixture.id.workload_namespace();
+    let role = format!("host PATCH /apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/syncer");
+    let delete = format!("host DELETE {}", path(&fixture, "route"));
+    let order = ["/configmaps/settings", &role, &delete].map(|text| position(&fixture, from, text));
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(
+        note(&fixture).as_str().unwrap().contains("widgets"),
+        "a last write may be under way"
+    );
+    // The last write of a syncer that still had the right.
+    insert(&fixture, "late", "syncer");
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(names(&fixture), ["platform"]);
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(note(&fixture), "[]");
+    // The kind is no business of control from now on.
+    insert(&fixture, "other", "syncer");
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(names(&fixture), ["other", "platform"]);
+}
+
+#[tokio::test]
+async fn each_call_may_fail_once_and_the_objects_go() {
+    let (from, to) = {
+        let mut fixture = Box::pin(ready_with_widget()).await;
+        let from = fixture.count_calls();
+        withdraw(&fixture);
+        Box::pin(fixture.reconcile()).await.unwrap();
+        Box::pin(fixture.reconcile()).await.unwrap();
+        (from, fixture.count_calls())
+    };
+    for number in from..to {
+        let mut fixture = Box::pin(ready_with_widget()).await;
+        withdraw(&fixture);
+        fixture.script.fail_call(number);
+        for _ in 0..5 {
+            let _ = Box::pin(fixture.reconcile()).await;
+        }
+        let failed = fixture.script.failed();
+        assert_eq!(names(&fixture), ["platform"], "{failed:?}");
+        assert_eq!(note(&fixture), "[]", "{failed:?}");
+    }
+}
+
+/// Another control takes over between the note and the deletion.
+#[tokio::test]
+async fn a_control_that_starts_goes_on() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    let from = fixture.count_calls();
+    withdraw(&fixture);
+    let listed = {
+        let mut other = Box::pin(ready_with_widget()).await;
+        withdraw(&other);
+        Box::pin(other.reconcile()).await.unwrap();
+        from + position(
+            &other,
+            from,
+            &format!("host GET {}", path(&other, "").trim_end_matches('/')),
+        )
+    };
+    fixture.script.fail_call(listed);
+    assert!(Box::pin(fixture.reconcile()).await.is_err());
+    assert_eq!(names(&fixture), ["platform", "route"]);
+    let reason = fixture.condition("InfrastructureReady").unwrap()["reason"].clone();
+    assert_eq!(reason, "WithdrawnKindsFailed");
+    fixture.context.tenants.forget(super::fixture::UID);
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert_eq!(names(&fixture), ["platform"]);
+}

@@ -1,0 +1,182 @@
+//! Objects of further kinds (`sync.kinds`) that the class does not list any more.
+//!
+//! The syncer of now does not know the kind, and may not delete its objects. They would lead traffic as before, also to what the team makes later under the
+//! same names. Control knows the kind from the record of what the tenant was accepted with. It notes it there as withdrawn before the settings of now take
+//! its place, takes the syncer's rights away, and deletes the objects. Only when it has found none is the note removed: it may be killed at any point.
+
+use super::{
+    build::host_objects,
+    context::TenantContext,
+    recorded_kinds::{RecordedKinds, WithdrawnKinds},
+    recorded_settings,
+    settings::Settings,
+    target::Tenant,
+};
+use crate::{
+    apply::{delete_same, is_status},
+    error::{FirstError, ReconcileError, api},
+};
+use berth_api::{labels, sync_policy::SyncedKind};
+use futures::{StreamExt, stream};
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use std::{
+    sync::{MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Reason if control may not delete the objects.
+const NOT_PERMITTED: &str = "WithdrawnKindsNotPermitted";
+/// Objects of which the names are listed at a time.
+const PAGE: u32 = 500;
+/// Deletions at the same time.
+const CONCURRENCY: usize = 8;
+/// Pause before control looks whether all of them are gone.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Whether all objects were deleted of the kinds that were withdrawn.
+pub(super) type Deleted = Result<(), ReconcileError>;
+
+/// Records what the tenant is accepted with, and deletes the objects of kinds that it had before and has no more.
+///
+/// # Errors
+/// The record cannot be read or written. The inner result says whether the objects were deleted: nothing else depends on that.
+pub(super) async fn record_and_delete(
+    context: &TenantContext,
+    tenant: &Tenant,
+    settings: &Settings,
+) -> Result<Deleted, ReconcileError> {
+    let known = known_kinds(tenant).clone();
+    let recorded = match known {
+        Some(recorded) => recorded,
+        None => recorded_settings::load_kinds(context, tenant).await?,
+    };
+    let withdrawn = WithdrawnKinds::of(&recorded, &settings.sync.kinds);
+    record(tenant, settings, withdrawn.all()).await?;
+    if withdrawn.all().is_empty() {
+        return Ok(Ok(()));
+    }
+    if let Err(error) = revoke(context, tenant, settings).await {
+        return Ok(Err(error));
+    }
+    let (left, deleted) = delete_all(context, tenant, withdrawn).await;
+    record(tenant, settings, left).await?;
+    Ok(deleted)
+}
+
+/// The kinds in the record, as this process has written them last; none if it does not know.
+fn known_kinds(tenant: &Tenant) -> MutexGuard<'_, Option<RecordedKinds>> {
+    let known = &tenant.memory.recorded_kinds;
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn record(tenant: &Tenant, settings: &Settings, withdrawn: Vec<SyncedKind>) -> Result<(), ReconcileError> {
+    // What a request has done that failed is not known.
+    *known_kinds(tenant) = None;
+    recorded_settings::record(tenant, settings, &withdrawn).await?;
+    *known_kinds(tenant) = Some(RecordedKinds {
+        listed: settings.sync.kinds.clone(),
+        withdrawn,
+    });
+    Ok(())
+}
+
+/// Takes the rights on kinds away from the syncer that its class does not list: it would make again what is deleted.
+async fn revoke(context: &TenantContext, tenant: &Tenant, settings: &Settings) -> Result<(), ReconcileError> {
+    let rules = context.kinds.syncer_rules(&settings.sync).await?;
+    let (_, [(role, _), _]) = host_objects::syncer_identity(&tenant.cluster, &tenant.id, &rules);
+    Ok(tenant.memory.host.apply(&role).await?)
+}
+
+/// Deletes the objects of these kinds. Returns the kinds of which the host may have objects even so.
+async fn delete_all(context: &TenantContext, tenant: &Tenant, withdrawn: WithdrawnKinds) -> (Vec<SyncedKind>, Deleted) {
+    let WithdrawnKinds { newly, earlier } = withdrawn;
+    let mut failed = FirstError::<ReconcileError>::default();
+    let mut looks_again = !newly.is_empty();
+    let mut left = Vec::new();
+    let newly = newly.into_iter().map(|kind| (kind, true));
+    for (kind, is_new) in newly.chain(earlier.into_iter().map(|kind| (kind, false))) {
+        let found = failed.note(delete_objects(context, tenant, &kind).await);
+        looks_again |= matches!(found, Some(Found::Deleted));
+        if is_new || !matches!(found, Some(Found::Nothing)) {
+            left.push(kind);
+        }
+    }
+    if looks_again {
+        context.queue.add_after(tenant.key(), LOOK_AGAIN);
+    }
+    (left, failed.into_result())
+}
+
+/// What the host has of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Objects that were being deleted already: finalizers of their controller keep them.
+    Ending,
+    /// Objects that were deleted now.
+    Deleted,
+}
+
+/// Deletes the objects of a kind that a syncer has made, page by page.
+async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedKind) -> Result<Found, ReconcileError> {
+    let namespace = tenant.id.workload_namespace();
+    let resource = ApiResource {
+        group: kind.group.clone(),
+        version: kind.version.clone(),
+        api_version: format!("{}/{}", kind.group, kind.version),
+        kind: kind.kind.clone(),
+        plural: kind.resource.clone(),
+    };
+    let objects: Api<DynamicObject> = Api::namespaced_with(context.client.clone(), &namespace, &resource);
+    let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
+    let mut params = ListParams::default().labels(&ours).limit(PAGE);
+    let mut found = Found::Nothing;
+    loop {
+        let page = match objects.list_metadata(&params).await {
+            Ok(page) => page,
+            // The host does not serve the kind any more.
+            Err(error) if is_status(&error, 404) => return Ok(found),
+            Err(error) => return Err(explain(error, kind, &namespace)),
+        };
+        let next = page.metadata.continue_.filter(|token| !token.is_empty());
+        let (ending, here): (Vec<_>, Vec<_>) =
+            { page.items.into_iter() }.partition(|object| object.metadata.deletion_timestamp.is_some());
+        if !here.is_empty() {
+            found = Found::Deleted;
+        } else if !ending.is_empty() && found == Found::Nothing {
+            found = Found::Ending;
+        }
+        let deletions: Vec<_> = { here.into_iter() }
+            .map(|object| {
+                let objects = objects.clone();
+                async move { delete_same(&objects, &object.metadata, None).await }
+            })
+            .collect();
+        let deleted: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(CONCURRENCY).collect().await;
+        for result in deleted {
+            result.map_err(|error| explain(error, kind, &namespace))?;
+        }
+        let Some(token) = next else { return Ok(found) };
+        params = params.continue_token(&token);
+    }
+}
+
+/// An error of the host, with what to do if control has no rights.
+fn explain(error: kube::Error, kind: &SyncedKind, namespace: &str) -> ReconcileError {
+    if !is_status(&error, 403) {
+        return api("delete objects of a kind that the class does not list any more")(error);
+    }
+    ReconcileError::Blocked {
+        reason: NOT_PERMITTED,
+        message: format!(
+            "Berth may not list and delete {0}.{1}, which the class does not list any more: objects of the tenant that are left in {namespace} stay in \
+             effect. Give it the rights on {0}.{1} again, with a ClusterRole that carries the label {2}: \"true\", until this message is gone",
+            kind.resource,
+            kind.group,
+            labels::AGGREGATE_TO_CONTROL
+        ),
+    }
+}
