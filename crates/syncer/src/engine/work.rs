@@ -59,12 +59,12 @@ impl Engine {
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
         let reconciling = self.reconcile(&key, observed_at, compares);
-        let (result, has_host_failed) = first_comparison::with_host_failures(reconciling).await;
+        let (result, is_left) = first_comparison::with_what_is_left(reconciling).await;
         if !host_first::has_deferred() {
             self.turns.end(&key, begun, keeps(&result));
         }
         if compares {
-            self.note_comparison(&key, &result, has_host_failed);
+            self.note_comparison(&key, &result, is_left);
         }
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
