@@ -110,7 +110,8 @@ async fn a_change_for_which_there_is_no_room_is_left_although_the_tenant_refuses
     let (engine, name) = (&scripted.engine, Name::new("team", "a"));
     scripted.put(Side::Host, KindId::IngressClass, &Name::new("", "nginx"), json!({}));
     let hosts = vec!["a.example.com"; 100];
-    let ingress = json!({"spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example.com"}], "tls": [{"hosts": hosts}]}});
+    let ingress =
+        json!({"spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example.com"}], "tls": [{"hosts": hosts}]}});
     scripted.put(Side::Tenant, KindId::Ingress, &name, ingress);
     let served = json!({"spec": {}, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
     scripted.put(Side::Host, KindId::Ingress, &name, served);
@@ -136,7 +137,12 @@ async fn a_service_that_was_reduced_because_the_host_refuses_it_is_compared() {
     let (engine, name) = (&scripted.engine, Name::new("team", "a"));
     let spec = json!({"type": "NodePort", "ports": [{"port": 80}]});
     scripted.put(Side::Tenant, KindId::Service, &name, json!({ "spec": spec }));
-    scripted.put(Side::Host, KindId::Service, &name, json!({"spec": {"type": "NodePort"}}));
+    scripted.put(
+        Side::Host,
+        KindId::Service,
+        &name,
+        json!({"spec": {"type": "NodePort"}}),
+    );
     let key = KindId::Service.key(name);
     // It has refused for so long that this is its answer.
     for _ in 0..8 {
@@ -146,6 +152,9 @@ async fn a_service_that_was_reduced_because_the_host_refuses_it_is_compared() {
     engine.add(key.clone());
     work(engine, &key).await;
     assert_eq!(scripted.calls("host PATCH", "/services/a").len(), 2);
-    assert!(lock(&engine.failures).contains_key(&key), "the whole one is tried again");
+    assert!(
+        lock(&engine.failures).contains_key(&key),
+        "the whole one is tried again"
+    );
     assert_eq!(left(engine), 0);
 }
