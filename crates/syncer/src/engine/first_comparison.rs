@@ -15,8 +15,8 @@ pub(super) const UNAVAILABLE: &str = "unavailable";
 /// Results after which the object on the host is as it was.
 const NOT_COMPARED: [&str; 5] = [UNAVAILABLE, OUTDATED, REFUSED, "reserved", "vanished"];
 
-/// Keys of objects that were not compared yet.
-pub(super) type Uncompared = HashSet<Key>;
+/// Keys of objects that were not compared yet; none before both sides are listed.
+pub(super) type Uncompared = Option<HashSet<Key>>;
 
 tokio::task_local! {
     /// Whether this task leaves something to do on the host.
@@ -67,7 +67,7 @@ impl Engine {
                 .into_iter()
                 .map(move |name| id.key(name))
         });
-        lock(&self.uncompared).extend(keys);
+        *lock(&self.uncompared) = Some(keys.collect());
         self.publish_uncompared();
     }
 
@@ -82,19 +82,22 @@ impl Engine {
             return;
         }
         let mut uncompared = lock(&self.uncompared);
-        if uncompared.remove(key) {
-            self.publish_left(&uncompared);
+        if let Some(uncompared) = uncompared.as_mut()
+            && uncompared.remove(key)
+        {
+            self.publish_left(uncompared);
         }
     }
 
     /// Publishes how many objects are left. Those that are gone from the host need no comparison.
     pub(super) fn publish_uncompared(&self) {
-        let mut uncompared = lock(&self.uncompared);
-        uncompared.retain(|key| self.cache.stores.host(key.kind).contains(&key.name));
-        self.publish_left(&uncompared);
+        if let Some(uncompared) = lock(&self.uncompared).as_mut() {
+            uncompared.retain(|key| self.cache.stores.host(key.kind).contains(&key.name));
+            self.publish_left(uncompared);
+        }
     }
 
-    fn publish_left(&self, uncompared: &Uncompared) {
+    fn publish_left(&self, uncompared: &HashSet<Key>) {
         let left = i64::try_from(uncompared.len()).unwrap_or(i64::MAX);
         self.metrics.uncompared_objects.set(left);
     }

@@ -7,6 +7,7 @@ use berth_api::SyncPolicy;
 use berth_sync_rules::model::{
     KindId,
     resource::{Name, Side},
+    store::Unavailable,
 };
 use serde_json::json;
 use std::sync::{
@@ -157,4 +158,38 @@ async fn a_service_that_was_reduced_because_the_host_refuses_it_is_compared() {
         "the whole one is tried again"
     );
     assert_eq!(left(engine), 0);
+}
+
+/// A new process has compared nothing, although nothing is left that it knows of.
+#[tokio::test]
+async fn a_syncer_that_lists_does_not_say_that_it_has_compared_everything() {
+    let (scripted, _) = with_ingress(|_| None);
+    let engine = &scripted.engine;
+    assert_eq!(left(engine), -1);
+    engine.publish_unenforced();
+    assert_eq!(left(engine), -1);
+    engine.begin_first_comparison();
+    assert_eq!(left(engine), 1);
+}
+
+#[tokio::test]
+async fn what_the_tenant_does_not_list_is_left_if_the_host_has_it() {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let (engine, name) = (&scripted.engine, Name::new("team", "a"));
+    for (kind, why) in [
+        (KindId::HttpRoute, Unavailable::NotListed),
+        (KindId::GrpcRoute, Unavailable::NotServed),
+        (KindId::TlsRoute, Unavailable::TooMuch),
+    ] {
+        engine.cache.stores.tenant(kind).set_unavailable(Some(why));
+        engine.begin_first_comparison();
+        assert_eq!(left(engine), 0, "the host has nothing of {kind:?}");
+        scripted.put(Side::Host, kind, &name, json!({"spec": {}}));
+        engine.begin_first_comparison();
+        let key = kind.key(name.clone());
+        engine.add(key.clone());
+        work(engine, &key).await;
+        assert_eq!(left(engine), 1, "{kind:?}");
+        engine.cache.stores.host(kind).gone(&name, 9);
+    }
 }

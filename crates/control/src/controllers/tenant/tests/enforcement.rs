@@ -146,8 +146,9 @@ async fn rules_that_concern_pods_alone_start_nothing() {
 #[tokio::test]
 async fn a_tenant_that_never_follows_its_class_stays_where_that_is_seen() {
     let mut fixture = Box::pin(asleep()).await;
-    // A server of the tenant's own says nothing of a kind.
+    // A server of the tenant's own says nothing of a kind, of which the host has an object.
     fixture.stored.unlisted_kinds.store(1, Ordering::SeqCst);
+    fixture.stored.uncompared_objects.store(1, Ordering::SeqCst);
     set_hostnames(&fixture, &[]);
     let mut states = Vec::new();
     for _ in 0..3 * MAX_RECONCILES {
