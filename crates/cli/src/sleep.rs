@@ -195,6 +195,7 @@ mod tests {
             ("Ready", "Awake", false, true),
             ("Ready", "FallingAsleep", false, false),
             ("Sleeping", "Sleeping", true, false),
+            ("Sleeping", "Enforcing", true, false),
             ("Waking", "Waking", false, false),
             ("Provisioning", "Awake", false, false),
         ] {

@@ -115,7 +115,7 @@ pub struct Metrics {
     pub watches: Family<SideLabels, Gauge>,
     /// Kinds whose objects in the tenant could not be listed, and without which the syncer goes on.
     pub unlisted_kinds: Gauge,
-    /// Objects that the host has had since before the start and that were not compared yet.
+    /// Objects that the host has had since before the start and that were not compared yet; -1 while they are not known.
     pub uncompared_objects: Gauge,
     /// Objects on the host whose keys keep failing.
     pub failing_keys: Family<KindLabels, Gauge>,
@@ -155,6 +155,13 @@ pub struct Metrics {
     pub events_dropped: Counter,
 }
 
+/// A gauge of which nothing is known yet.
+fn unknown() -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(-1);
+    gauge
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
@@ -165,7 +172,7 @@ impl Default for Metrics {
             waiting_room: WaitingRoomMetrics::default(),
             watches: Family::default(),
             unlisted_kinds: Gauge::default(),
-            uncompared_objects: Gauge::default(),
+            uncompared_objects: unknown(),
             failing_keys: Family::default(),
             unreadable_objects: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
@@ -286,7 +293,7 @@ impl Metrics {
         );
         registry.register(
             "uncompared_objects",
-            "Services, Ingresses, routes and objects of further kinds that the host has had since before the start of the syncer and that were not compared with the rules of the class yet",
+            "Services, Ingresses, routes and objects of further kinds that the host has had since before the start of the syncer and that were not compared with the rules of the class yet; -1 until it has listed both sides",
             self.uncompared_objects.clone(),
         );
         registry.register(

@@ -141,7 +141,7 @@ pub struct Engine {
     to_compare: Mutex<HashSet<Key>>,
     /// Room for contents that are read.
     contents: contents::ContentRoom,
-    /// Keys of objects that the host has had since before the start and that were not compared yet.
+    /// Keys of objects that the host has had since before the start and that were not compared yet; none while the syncer starts.
     uncompared: Mutex<first_comparison::Uncompared>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,

@@ -1,7 +1,9 @@
 //! Updates the host object.
 
 use super::to_host::ObjectSync;
-use super::{DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, lock, pending::Pending, recorder::Level};
+use super::{
+    DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, first_comparison, lock, pending::Pending, recorder::Level,
+};
 use berth_sync_rules::{
     model::{
         DeniedField, HostWrite, Translated, json,
@@ -70,6 +72,8 @@ impl ObjectSync<'_> {
             Compared::Updated => ("updated", Vec::new()),
             Compared::Denied(denied) => (DENIED, denied),
             Compared::Later(outcome) => {
+                // The tenant's API server may refuse the status, or be asked later.
+                first_comparison::note_later();
                 later = Some(outcome);
                 (outcome.result, Vec::new())
             }

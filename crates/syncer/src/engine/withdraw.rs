@@ -4,7 +4,7 @@
 //! What happens on the host depends on nothing that the tenant's API server answers: an administrator of the tenant can have every write of a status
 //! refused, by a policy or a full datastore, or never answered, by a webhook. Such a write is tried again later.
 
-use super::{Outcome, api::CallError, lock, to_host::ObjectSync, turns::Turn, update::Part};
+use super::{Outcome, api::CallError, first_comparison, lock, to_host::ObjectSync, turns::Turn, update::Part};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
     model::{DeniedField, WhenDenied, store::Stored},
@@ -74,7 +74,9 @@ impl ObjectSync<'_> {
             WhenDenied::Reduce(reduced) => {
                 let mutable = kind.mutable_part(&reduced);
                 let hash = engine.cache.tenant.applied_hash(&mutable);
-                if host.applied_hash.as_deref() != Some(hash.as_str()) {
+                if host.applied_hash.as_deref() == Some(hash.as_str()) {
+                    first_comparison::note_reduced();
+                } else {
                     let narrows = kind.narrows_at_once().then(|| reduced.clone());
                     let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);
                     let reduced = self.with_metadata(stored, reduced, &hash);
@@ -88,6 +90,7 @@ impl ObjectSync<'_> {
                     if turn == Turn::Now {
                         self.bring_up_to_date(host, &reduced).await?;
                         engine.set_applied(self.key(), &mutable);
+                        first_comparison::note_reduced();
                     } else {
                         self.close_now(host, &reduced, Part::Isolating).await;
                         if let Some(reduced) = narrows {

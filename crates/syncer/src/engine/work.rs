@@ -58,16 +58,16 @@ impl Engine {
         // Before anything is read: what changes from now on is compared by the next reconciliation.
         let compares = lock(&self.to_compare).remove(&key);
         let begun = self.turns.begin(&key);
-        let (result, has_host_failed) = {
+        let (result, is_left) = {
             // In its place: it is large, and would be there twice if it moved.
             let reconciling = std::pin::pin!(self.reconcile(&key, observed_at, compares));
-            first_comparison::with_host_failures(reconciling).await
+            first_comparison::with_what_is_left(reconciling).await
         };
         if !host_first::has_deferred() {
             self.turns.end(&key, begun, keeps(&result));
         }
         if compares {
-            self.note_comparison(&key, &result, has_host_failed);
+            self.note_comparison(&key, &result, is_left);
         }
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),

@@ -2,7 +2,7 @@
 //! sleeps only once it is done, and the rules are recorded that hold then. docs/adr/0060 says why.
 
 use super::{connection::Remote, context::TenantContext, memory::TenantMemory, target::Tenant};
-use crate::{control_plane::Endpoint, controllers::slots::Slot, syncer_report::has_compared_everything};
+use crate::{control_plane::Endpoint, controllers::slots::Slot, key::Key, syncer_report::has_compared_everything};
 use berth_api::{SleepState, SleepStatus, SyncPolicy, names};
 use berth_sleep::Enforcement;
 use serde::Serialize;
@@ -36,7 +36,7 @@ fn to_text(rules: &impl Serialize) -> String {
 }
 
 /// Which rules of its class the objects of a tenant follow, of which the hash of the present ones is `rules`. One that sleeps and follows earlier ones asks for
-/// a place, and one that needs none leaves it.
+/// a place, once nothing of it runs, and one that needs none leaves it.
 pub(super) fn find(
     context: &TenantContext,
     tenant: &Tenant,
@@ -51,18 +51,26 @@ pub(super) fn find(
     };
     tenant.memory.note_outdated(state.is_asleep() && !follows);
     if state == SleepState::Sleeping && !follows {
-        let may_start = places.ask(&tenant.key(), Instant::now());
+        // Its controllers may still run, and would go on beside the syncer: control may have ended just before it has stopped them.
+        let may_start = tenant.memory.is_stopped() && places.ask(&tenant.key(), Instant::now());
         return Enforcement::Earlier { may_start };
     }
-    if state != SleepState::Enforcing {
-        for next in places.leave(&tenant.key()) {
-            context.queue.add(next);
-        }
+    if state == SleepState::Enforcing {
+        places.note_started(&tenant.key(), Instant::now());
+    } else {
+        leave_place(context, &tenant.key());
     }
     if follows {
         Enforcement::Present
     } else {
         Enforcement::Earlier { may_start: false }
+    }
+}
+
+/// Gives back the place of a tenant that needs none, and lets those ask that get one then.
+pub(super) fn leave_place(context: &TenantContext, tenant: &Key) {
+    for next in context.tenants.enforcement_places.leave(tenant, Instant::now()) {
+        context.queue.add(next);
     }
 }
 

@@ -15,27 +15,31 @@ const HELD: Duration = Duration::from_mins(2);
 /// How long one is remembered that does not ask again. Each asks about once a minute.
 const REMEMBERED: Duration = Duration::from_mins(3);
 
-/// Who has a place, and who waits for one. Lost with the process: then as many more are started at once.
+/// Who has a place, and who waits for one. Lost with the process: those that were started have one again as soon as they are looked at.
 #[derive(Debug, Default)]
 pub(super) struct EnforcementPlaces(Mutex<Places>);
 
 #[derive(Debug, Default)]
 struct Places {
-    /// Since when each has its place.
-    held: HashMap<Key, Instant>,
+    /// Who was started, until it leaves, and since when it has its place. Once its time is over, it keeps nobody waiting.
+    started: HashMap<Key, Instant>,
     /// Who waits, and when each has asked last, in the order in which they came.
     waiting: Vec<(Key, Instant)>,
 }
 
+/// Whether a place is held at `now` since then.
+fn is_held(since: Instant, now: Instant) -> bool {
+    now.duration_since(since) < HELD
+}
+
 impl Places {
-    fn forget_old(&mut self, now: Instant) {
-        self.held.retain(|_, since| now.duration_since(*since) < HELD);
-        self.waiting
-            .retain(|(_, asked)| now.duration_since(*asked) < REMEMBERED);
+    fn free(&self, now: Instant) -> usize {
+        let held = self.started.values().filter(|since| is_held(**since, now)).count();
+        MOST.saturating_sub(held)
     }
 
-    fn free(&self) -> usize {
-        MOST.saturating_sub(self.held.len())
+    fn forget_waiting(&mut self, tenant: &Key) {
+        self.waiting.retain(|(waiting, _)| waiting != tenant);
     }
 }
 
@@ -47,15 +51,18 @@ impl EnforcementPlaces {
     /// Asks for a place for a tenant. Returns whether it has one.
     pub(super) fn ask(&self, tenant: &Key, now: Instant) -> bool {
         let mut places = self.places();
-        places.forget_old(now);
-        if places.held.contains_key(tenant) {
+        if places.started.get(tenant).is_some_and(|since| is_held(*since, now)) {
             return true;
         }
+        places.started.remove(tenant);
+        places
+            .waiting
+            .retain(|(_, asked)| now.duration_since(*asked) < REMEMBERED);
         let known = places.waiting.iter().position(|(waiting, _)| waiting == tenant);
         let position = known.unwrap_or(places.waiting.len());
-        if position < places.free() {
-            places.waiting.retain(|(waiting, _)| waiting != tenant);
-            places.held.insert(tenant.clone(), now);
+        if position < places.free(now) {
+            places.forget_waiting(tenant);
+            places.started.insert(tenant.clone(), now);
             return true;
         }
         match places.waiting.get_mut(position) {
@@ -65,14 +72,21 @@ impl EnforcementPlaces {
         false
     }
 
-    /// A tenant needs no place, or none any more. Returns those that get one if they ask now.
-    pub(super) fn leave(&self, tenant: &Key) -> Vec<Key> {
+    /// A tenant was started. It has a place from now on, unless it is known to have had one: an earlier process may have started it.
+    pub(super) fn note_started(&self, tenant: &Key, now: Instant) {
         let mut places = self.places();
-        places.waiting.retain(|(waiting, _)| waiting != tenant);
-        if places.held.remove(tenant).is_none() {
+        places.forget_waiting(tenant);
+        places.started.entry(tenant.clone()).or_insert(now);
+    }
+
+    /// A tenant needs no place, or none any more. Returns those that get one if they ask now.
+    pub(super) fn leave(&self, tenant: &Key, now: Instant) -> Vec<Key> {
+        let mut places = self.places();
+        places.forget_waiting(tenant);
+        if places.started.remove(tenant).is_none() {
             return Vec::new();
         }
-        let next = places.waiting.iter().take(places.free());
+        let next = places.waiting.iter().take(places.free(now));
         next.map(|(waiting, _)| waiting.clone()).collect()
     }
 }
@@ -108,7 +122,7 @@ mod tests {
             assert!((1..=MOST).contains(&have.len()), "{}", have.len());
             for key in &have {
                 assert!(places.ask(key, now), "it keeps its place");
-                places.leave(key);
+                places.leave(key, now);
             }
             asking.retain(|key| !have.contains(key));
             done.extend(have);
@@ -120,7 +134,7 @@ mod tests {
     fn a_tenant_that_asks_again_and_again_comes_after_those_that_wait() {
         let now = Instant::now();
         let places = taken(now);
-        assert_eq!(places.leave(&tenant(0)), [tenant(MOST)]);
+        assert_eq!(places.leave(&tenant(0), now), [tenant(MOST)]);
         assert!(!places.ask(&tenant(0), now), "the place is that of another one");
         assert!(places.ask(&tenant(MOST), now));
         assert!(!places.ask(&tenant(0), now));
@@ -143,7 +157,34 @@ mod tests {
             assert!(places.ask(&tenant(100 + number), later), "{number}");
         }
         assert!(!places.ask(&tenant(MOST), later));
-        places.leave(&tenant(MOST));
-        assert!(places.leave(&tenant(100)).is_empty(), "nobody waits");
+        places.leave(&tenant(MOST), later);
+        assert!(places.leave(&tenant(100), later).is_empty(), "nobody waits");
+    }
+
+    #[test]
+    fn those_that_an_earlier_process_has_started_have_places_for_their_time() {
+        let (places, now) = (EnforcementPlaces::default(), Instant::now());
+        for number in 0..=MOST {
+            places.note_started(&tenant(number), now);
+        }
+        let other = tenant(100);
+        assert!(!places.ask(&other, now));
+        // They are looked at again and again.
+        for number in 0..=MOST {
+            places.note_started(&tenant(number), now + HELD / 2);
+        }
+        assert!(!places.ask(&other, now + HELD / 2));
+        assert!(places.ask(&other, now + HELD));
+    }
+
+    #[test]
+    fn a_tenant_that_is_started_again_later_waits_as_others_do() {
+        let now = Instant::now();
+        let places = taken(now);
+        let later = now + HELD;
+        for number in MOST..2 * MOST {
+            assert!(places.ask(&tenant(number), later), "{number}");
+        }
+        assert!(!places.ask(&tenant(0), later), "it has had its time");
     }
 }

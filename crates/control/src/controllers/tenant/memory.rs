@@ -57,6 +57,8 @@ pub struct TenantMemory {
     enforced_rules: Mutex<Option<String>>,
     /// Whether it sleeps, and its objects on the host may follow earlier rules of its class.
     is_outdated: AtomicBool,
+    /// Whether this process has stopped all of its components, and has started none since.
+    is_stopped: AtomicBool,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
     /// Since when its limits are lower than what is reserved for it.
@@ -116,6 +118,21 @@ impl TenantMemory {
     /// Notes whether the tenant sleeps and may have objects on the host that follow earlier rules of its class.
     pub(super) fn note_outdated(&self, is_outdated: bool) {
         self.is_outdated.store(is_outdated, Ordering::Relaxed);
+    }
+
+    /// What [`TenantMemory::note_outdated`] noted last.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.is_outdated.load(Ordering::Relaxed)
+    }
+
+    /// Notes that its components were stopped, or that some are about to be started. Returns whether that was noted before.
+    pub(super) fn note_stopped(&self, is_stopped: bool) -> bool {
+        self.is_stopped.swap(is_stopped, Ordering::Relaxed) == is_stopped
+    }
+
+    /// Whether nothing of it runs, as this process has seen to.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
     /// Notes what the metrics of the tenant's syncer say.
@@ -189,6 +206,7 @@ impl Tenants {
                 syncer: Mutex::default(),
                 enforced_rules: Mutex::default(),
                 is_outdated: AtomicBool::new(true),
+                is_stopped: AtomicBool::new(false),
                 activity: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),
@@ -218,7 +236,7 @@ impl Tenants {
     /// Whether a tenant that sleeps may have objects on the host that follow earlier rules of its class, or that is not known.
     pub fn is_outdated(&self, uid: &str) -> bool {
         let known = lock(&self.memory).get(uid).map(Arc::clone);
-        known.is_none_or(|known| known.is_outdated.load(Ordering::Relaxed))
+        known.is_none_or(|known| known.is_outdated())
     }
 
     /// Forgets a tenant that is gone.

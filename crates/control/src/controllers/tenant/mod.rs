@@ -58,7 +58,7 @@ pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
 use super::slots::Slot;
-use crate::quota_ledger::Verdict;
+use crate::{key::Key, quota_ledger::Verdict};
 use apply::{HostSide, Outcome};
 use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
@@ -86,6 +86,11 @@ pub async fn reconcile(
     slot: &Arc<Slot>,
 ) -> Result<Option<Duration>, TenantError> {
     let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else {
+        let gone = Key::Tenant {
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        enforcement::leave_place(context, &gone);
         return Ok(cleanup::delete_orphans(context, namespace, name).await?);
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
@@ -94,6 +99,7 @@ pub async fn reconcile(
     tenant.memory.note_syncer(false);
     tenant.memory.note_outdated(true);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
+        enforcement::leave_place(context, &tenant.key());
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
     let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     control_plane::{CONTROLLER_MANAGER, COREDNS, Component, SCHEDULER, SYNCER},
     error::ReconcileError,
-    runtime::ComponentState,
+    runtime::{ComponentState, RuntimeError},
 };
 
 /// The components that need the API server.
@@ -85,7 +85,16 @@ pub(super) async fn stop_components(context: &TenantContext, tenant: &Tenant) ->
     tenant.memory.connection.close();
     // Before anything is scaled down, and here, so that nothing is lost if the next start is recorded and control does not learn it.
     tenant.memory.host.forget_kind("Deployment");
-    Ok(context.runtime.stop_components(&tenant.id).await?)
+    let stopped = context.runtime.stop_components(&tenant.id).await;
+    // What does not end, because its node does not answer, is not started again either.
+    if matches!(stopped, Ok(()) | Err(RuntimeError::StillRunning(_))) {
+        let was_known = tenant.memory.note_stopped(true);
+        if !was_known && tenant.memory.is_outdated() {
+            // Its class can be enforced from now on.
+            context.queue.add(tenant.key());
+        }
+    }
+    Ok(stopped?)
 }
 
 /// Starts a component that was rendered, or changes it to what was rendered.

@@ -130,6 +130,7 @@ pub(super) async fn start(
     let remote = context.remote.as_ref();
     let connection = &tenant.memory.connection;
     enforce::expect_rules(prepared);
+    tenant.memory.note_stopped(false);
     let (authorities, waits) = (&prepared.authorities, (&context.queue, &tenant.key()));
     stored_access::revoke_stored_access(context, prepared)
         .await

@@ -38,7 +38,8 @@ pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
                 condition
             } else {
                 let message = format!(
-                    "{}. The rules of its class have changed; they are enforced once few enough other tenants are started for theirs",
+                    "{}. The rules of its class have changed, or Berth was upgraded; they are enforced once few enough other tenants are started for \
+                     theirs",
                     condition.message
                 );
                 ConditionUpdate::mark_false(AWAKE, condition.reason, message)
@@ -182,7 +183,8 @@ fn sleeping(cause: Option<SleepCause>, wakes_at: Option<Timestamp>) -> Condition
 
 fn enforcing(cause: Option<SleepCause>) -> ConditionUpdate {
     let message = format!(
-        "{}; the tenant sleeps: the rules of its class have changed, and its API server and its syncer run until its objects on the host follow them",
+        "{}; the tenant sleeps: the rules of its class have changed, or Berth was upgraded, and its API server and its syncer run until its objects on \
+         the host follow them",
         why(cause)
     );
     ConditionUpdate::mark_false(AWAKE, CLASS_CHANGED, message)

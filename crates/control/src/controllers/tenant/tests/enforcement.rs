@@ -5,10 +5,11 @@ use super::{
     fixture::{Fixture, UID},
     sleep::{MAX_RECONCILES, WAKE, fall_asleep, reconcile_until, request, state},
 };
-use crate::testing::ScriptedRuntime;
+use crate::{key::Key, testing::ScriptedRuntime};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::{Arc, atomic::Ordering};
+use tokio::time::Instant;
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 
@@ -47,6 +48,13 @@ fn runs_since(fixture: &Fixture, calls: usize) -> Vec<String> {
     let mut runs: Vec<String> = runs.collect();
     runs.dedup();
     runs
+}
+
+fn tenant(namespace: &str, name: &str) -> Key {
+    Key::Tenant {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
 }
 
 fn is_outdated(fixture: &Fixture) -> bool {
@@ -138,8 +146,9 @@ async fn rules_that_concern_pods_alone_start_nothing() {
 #[tokio::test]
 async fn a_tenant_that_never_follows_its_class_stays_where_that_is_seen() {
     let mut fixture = Box::pin(asleep()).await;
-    // A server of the tenant's own says nothing of a kind.
+    // A server of the tenant's own says nothing of a kind, of which the host has an object.
     fixture.stored.unlisted_kinds.store(1, Ordering::SeqCst);
+    fixture.stored.uncompared_objects.store(1, Ordering::SeqCst);
     set_hostnames(&fixture, &[]);
     let mut states = Vec::new();
     for _ in 0..3 * MAX_RECONCILES {
@@ -214,7 +223,56 @@ async fn control_that_forgets_everything_goes_on() {
         }
     }
     states.dedup();
-    assert_eq!(states, ["Enforcing", "Sleeping"]);
+    // Nothing of it may run before.
+    assert_eq!(states, ["Sleeping", "Enforcing", "Sleeping"]);
+}
+
+/// Control is killed after it has recorded that the tenant sleeps: its controllers still run.
+#[tokio::test]
+async fn what_runs_is_stopped_before_a_class_is_enforced() {
+    let mut fixture = Box::pin(asleep()).await;
+    fixture.context.tenants = Arc::new(Tenants::default());
+    let before = fixture.count_calls();
+    set_hostnames(&fixture, &[]);
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    let calls = fixture.script.calls().split_off(before);
+    let position = |text: &str| calls.iter().position(|call| call.text == text);
+    let (stopped, started) = (
+        position("runtime stop everything"),
+        position("runtime run kube-apiserver"),
+    );
+    assert!(stopped.is_some() && stopped < started, "{stopped:?} {started:?}");
+}
+
+#[tokio::test]
+async fn a_tenant_that_was_stopped_need_not_wait_until_it_is_looked_at_again() {
+    let mut fixture = Box::pin(asleep()).await;
+    fixture.context.tenants = Arc::new(Tenants::default());
+    set_hostnames(&fixture, &[]);
+    let queue = fixture.context.queue.clone();
+    while !queue.is_empty() {
+        let taken = queue.take().await;
+        queue.done(&taken.key);
+    }
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(state(&fixture), "Sleeping");
+    assert!(!queue.claim(&tenant("team", "vision")), "it waits in the queue");
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_deleted_gives_its_place_to_the_next() {
+    let mut fixture = Box::pin(asleep()).await;
+    fixture.stored.uncompared_objects.store(1, Ordering::SeqCst);
+    set_hostnames(&fixture, &[]);
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    let asks = |fixture: &Fixture, number: usize| {
+        let other = tenant("others", &number.to_string());
+        fixture.context.tenants.enforcement_places.ask(&other, Instant::now())
+    };
+    let first = (0..100).find(|number| !asks(&fixture, *number)).unwrap();
+    fixture.change_tenant(|cluster| cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert!(asks(&fixture, first));
 }
 
 #[tokio::test]
