@@ -41,8 +41,8 @@ pub struct IdleStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub stopped_owners: Vec<StoppedOwner>,
-    /// Nodes of which no pod requests a GPU for a while, whatever keeps them, those with the most GPUs first, at most 50. Berth only reports
-    /// them.
+    /// Nodes of which no pod has requested a GPU for a while, whatever keeps them: those with the most GPUs first, at most 50. Berth only
+    /// reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub nodes: Vec<IdleNode>,
@@ -229,9 +229,9 @@ pub struct IdleNode {
     pub gpus: u32,
     /// Since when no pod requests one of them.
     pub idle_since: Time,
-    /// Pods of the tenant that run there and are at least eleven minutes old, as `namespace/name`, the oldest first, at most three. Pods that
-    /// run on this node because they name it, as those of DaemonSets, do not count. Empty: the minimum of its group keeps the node, or pods
-    /// that wait or run for a short time.
+    /// The oldest pods of the tenant that run there, at most three, as `namespace/name`. Pods that are younger than eleven minutes do not
+    /// count, nor do those that name this node, as pods of DaemonSets do. Empty: the minimum of the group keeps the node, or pods that wait
+    /// or run for a short time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     pub pods: Vec<String>,

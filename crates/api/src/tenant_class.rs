@@ -55,8 +55,8 @@ pub struct TenantClassSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub versions: Vec<String>,
 
-    /// Kubernetes version of new tenants that set no `spec.version`; one of `versions`, unless these are empty. It is chosen before a
-    /// tenant runs first, and a change upgrades no tenant. Defaults to the newest version that this Berth can run and the class allows.
+    /// Kubernetes version of new tenants that set no `spec.version`; one of `versions`, unless that list is empty. Berth chooses it before
+    /// anything of a tenant runs, and a change upgrades no tenant. Defaults to the newest version that this Berth can run and the class allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub default_version: Option<String>,

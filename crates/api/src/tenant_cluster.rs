@@ -54,9 +54,9 @@ use serde::{Deserialize, Serialize};
     .field_path(".expireAfterIdle"))]
 pub struct TenantClusterSpec {
     /// Kubernetes version of the tenant's control plane, for example v1.37.1. Compared with `status.version`, the minor version goes up by
-    /// one at a time. It cannot go below one that has run. Without it, Berth chooses a version before the tenant runs first: the
-    /// `defaultVersion` of the class, or else the newest version that Berth can run and the class allows. The tenant keeps that
-    /// version. If you remove the field later, the tenant keeps the version that it has.
+    /// one at a time. It cannot go below one that has run. Without it, Berth chooses a version before anything of the tenant runs:
+    /// the `defaultVersion` of the class, or else the newest version that Berth can run and the class allows. The tenant keeps that
+    /// version. If you remove the field later, the tenant keeps the version that was started last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub version: Option<String>,

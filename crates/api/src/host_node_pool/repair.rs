@@ -9,12 +9,12 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepairSpec {
-    /// Time for which an assigned node is not Ready, or its readiness is unknown, before Berth takes it from its tenant. A node that is cordoned by
-    /// people stays. Defaults to 10m.
+    /// How long an assigned node must be not Ready, or its readiness unknown, before Berth takes it from its tenant. A node that people have cordoned
+    /// stays. Defaults to 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_ready_after: Option<KubeDuration>,
-    /// The most nodes of the pool that may be not Ready at the same time, as a number or in percent of its nodes, rounded down, but at least one. If more
-    /// are, as in an outage of the network, Berth takes none. 0: Berth takes none at all. Defaults to 20%.
+    /// The most nodes of the pool that may be not Ready at the same time: a number, or a percentage of its nodes, which is rounded down to at least one. If
+    /// more are not Ready, as in an outage of the network, Berth takes none. 0: Berth takes none at all. Defaults to 20%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<MaxUnhealthy>,
 }

@@ -74,7 +74,7 @@ impl SyncerMetrics {
         );
         registry.register(
             "sleeping_tenant_outdated",
-            "Whether a tenant that sleeps may have objects on the host that follow earlier rules of its class: 1, also if that is not known, or 0; of tenants that sleep",
+            "1 if a tenant that sleeps may have objects on the host that follow earlier rules of its class, or if that is not known, otherwise 0; only of tenants that sleep",
             self.sleeping_tenant_outdated.clone(),
         );
     }
