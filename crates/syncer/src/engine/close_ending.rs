@@ -3,10 +3,7 @@
 
 use super::{api::CallError, controller_requests::Wait, lock, to_host::ObjectSync};
 use berth_sync_rules::{
-    model::{
-        json,
-        store::{Stored, is_origin},
-    },
+    model::store::{Stored, is_origin},
     translation::sizes::count_bytes,
 };
 use serde_json::Value;
@@ -28,14 +25,14 @@ impl ObjectSync<'_> {
         let Some(desired) = kind.closed_while_ending(&engine.cache, name, object, &host.object()) else {
             return Ok(None);
         };
-        let hash = json::hash(&kind.mutable_part(&desired));
+        let hash_of = |object: &Value| engine.cache.tenant.applied_hash(&kind.mutable_part(object));
         let is_applied = |hash: &str| host.applied_hash.as_deref() == Some(hash);
         // Most pods end as they ran, and cost the host no request here.
         let is_as_it_ran = || {
             let translated = kind.translate(&engine.cache, name, object);
-            translated.is_ok_and(|translated| is_applied(&json::hash(&kind.mutable_part(&translated.object))))
+            translated.is_ok_and(|translated| is_applied(&hash_of(&translated.object)))
         };
-        let compared = (hash, host.version);
+        let compared = (hash_of(&desired), host.version);
         let is_known = lock(&engine.narrowed).get(&self.key()) == Some(&compared);
         if is_known || is_applied(&compared.0) || is_as_it_ran() {
             return Ok(None);

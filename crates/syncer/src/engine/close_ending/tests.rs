@@ -9,7 +9,7 @@ use crate::engine::{
 };
 use berth_api::{SyncPolicy, labels, pod_labels};
 use berth_sync_rules::model::{
-    KindId, json,
+    KindId, Tenant,
     resource::{Name, Side},
     store::Stored,
 };
@@ -36,7 +36,11 @@ fn put_pod(scripted: &Scripted, metadata: &Value) {
 
 /// A pod that was open and had everything that is known of it when it began to end on the host.
 fn ending_pod(grace_seconds: u32) -> Scripted {
-    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let tenant = Tenant {
+        host_account: "account".into(),
+        ..tenant(SyncPolicy::default())
+    };
+    let scripted = Scripted::new(tenant, |_| None);
     put_pod(&scripted, &ending(grace_seconds, "good"));
     let cache = &scripted.engine.cache;
     let pods = cache.rules_to_host(POD).unwrap();
@@ -49,7 +53,7 @@ fn ending_pod(grace_seconds: u32) -> Scripted {
         metadata[field] = value.into();
     }
     metadata["annotations"] = json!({labels::ORIGIN_NAMESPACE: "team", labels::ORIGIN_NAME: "a", labels::ORIGIN_UID: "tenant-uid",
-        labels::APPLIED_HASH: json::hash(&pods.mutable_part(&live))});
+        labels::APPLIED_HASH: cache.tenant.applied_hash(&pods.mutable_part(&live))});
     let host = json!({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}});
     cache.stores.host(POD).watched(name(), Stored::from(host));
     scripted.serve("/pods/a", live);
