@@ -5,7 +5,7 @@ use crate::kinds::{
     node, pod, runtime_class, schedule, service, storage,
 };
 use crate::model::{Cache, Kind, KindId, Tenant};
-use berth_api::SyncPolicy;
+use berth_api::{SyncPolicy, sync_policy::SyncedKind};
 
 /// Where a kind lives, in which direction it is synced and by which rules.
 pub fn kind(id: KindId) -> Kind {
@@ -57,6 +57,14 @@ pub fn kind_ids(policy: &SyncPolicy) -> Vec<KindId> {
     ids
 }
 
+/// Whether the syncer has rules for the objects of a kind that no class can change: by the kind's name, or by that of its resource.
+pub fn is_built_in(kind: &SyncedKind) -> bool {
+    let mut built_in = KindId::BUILT_IN.iter().filter_map(|id| self::kind(*id).resource());
+    built_in.any(|resource| {
+        resource.group == kind.group && (resource.kind == kind.kind || resource.plural == kind.resource)
+    })
+}
+
 /// An empty cache for a tenant.
 pub fn new_cache(tenant: Tenant) -> Cache {
     let kinds = kind_ids(&tenant.policy).into_iter().map(|id| (id, kind(id)));
@@ -66,7 +74,6 @@ pub fn new_cache(tenant: Tenant) -> Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::sync_policy::SyncedKind;
 
     /// Groups of the kinds here whose versions every API server serves itself, so that no definition of a tenant can take their place.
     const SERVED: &[&str] = &[
@@ -96,6 +103,22 @@ mod tests {
             );
             assert!(!(kind.is_extension && kind.is_essential), "{}", id.label());
         }
+    }
+
+    #[test]
+    fn a_kind_is_built_in_by_its_name_and_by_that_of_its_resource() {
+        let is_built_in = |group: &str, kind: &str, resource: &str| {
+            is_built_in(&SyncedKind {
+                group: group.into(),
+                kind: kind.into(),
+                resource: resource.into(),
+                ..SyncedKind::default()
+            })
+        };
+        assert!(is_built_in("networking.k8s.io", "Ingress", ""));
+        assert!(is_built_in("networking.k8s.io", "ingress", "ingresses"));
+        assert!(!is_built_in("example.com", "Ingress", "ingresses"));
+        assert!(!is_built_in("scheduling.k8s.io", "PodGroup", "podgroups"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The further kinds (`sync.kinds`) that a tenant has and had, as its record says, and which of them were withdrawn.
 
 use berth_api::sync_policy::SyncedKind;
+use berth_sync_rules::registry;
 
 /// The further kinds in the record of a tenant.
 #[derive(Clone, Debug, Default)]
@@ -21,11 +22,13 @@ pub(super) struct WithdrawnKinds {
 }
 
 impl WithdrawnKinds {
-    /// Those of a record that are not among `listed`, the kinds of now.
+    /// Those of a record that are not among `listed`, the kinds of now. Kinds that the syncer has rules of its own for are none: with another name of the
+    /// kind a class could list them before, as it could before Berth knew them. What control deletes of them the syncer would make again, without end.
     pub(super) fn of(recorded: &RecordedKinds, listed: &[SyncedKind]) -> Self {
         let without = |kinds: &[SyncedKind], others: &[SyncedKind]| -> Vec<SyncedKind> {
             let is_other = |kind: &SyncedKind| others.iter().any(|other| is_same(kind, other));
-            kinds.iter().filter(|kind| !is_other(kind)).cloned().collect()
+            let withdrawn = { kinds.iter() }.filter(|kind| !is_other(kind) && !registry::is_built_in(kind));
+            withdrawn.cloned().collect()
         };
         let newly = without(&recorded.listed, listed);
         Self {
@@ -69,5 +72,18 @@ mod tests {
         assert_eq!(withdrawn.newly, [kind("gone", "v1"), kind("twice", "v1")]);
         assert_eq!(withdrawn.earlier, [kind("old", "v1")]);
         assert!(WithdrawnKinds::of(&RecordedKinds::default(), &now).all().is_empty());
+    }
+
+    #[test]
+    fn what_the_syncer_has_rules_of_its_own_for_is_not_withdrawn() {
+        let of_network = |resource: &str| SyncedKind {
+            group: "networking.k8s.io".into(),
+            ..kind(resource, "v1")
+        };
+        let recorded = RecordedKinds {
+            listed: vec![of_network("ingresses")],
+            withdrawn: vec![of_network("networkpolicies")],
+        };
+        assert!(WithdrawnKinds::of(&recorded, &[]).all().is_empty());
     }
 }

@@ -116,17 +116,22 @@ enum Found {
     Nothing,
     /// Objects that were being deleted already: finalizers of their controller keep them.
     Ending,
-    /// Objects that were deleted now.
+    /// Objects that were deleted now. There may be more.
     Deleted,
 }
 
-/// Deletes the objects of a kind that a syncer has made, page by page.
+/// Deletes objects of a kind that a syncer has made: those of one page, so that a tenant with many keeps no other one waiting.
 async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedKind) -> Result<Found, ReconcileError> {
     let namespace = tenant.id.workload_namespace();
+    // A host refuses control without rights in the same way whether or not it serves the kind. And it may serve the objects in another version than the class
+    // has listed.
+    let Some(version) = context.kinds.served_version(kind).await? else {
+        return Ok(Found::Nothing);
+    };
     let resource = ApiResource {
         group: kind.group.clone(),
-        version: kind.version.clone(),
-        api_version: format!("{}/{}", kind.group, kind.version),
+        api_version: format!("{}/{version}", kind.group),
+        version,
         kind: kind.kind.clone(),
         plural: kind.resource.clone(),
     };
@@ -137,18 +142,17 @@ async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedK
     loop {
         let page = match objects.list_metadata(&params).await {
             Ok(page) => page,
-            // The host does not serve the kind any more.
+            // The host has just stopped serving the kind.
             Err(error) if is_status(&error, 404) => return Ok(found),
             Err(error) => return Err(explain(error, kind, &namespace)),
         };
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
         let (ending, here): (Vec<_>, Vec<_>) =
             { page.items.into_iter() }.partition(|object| object.metadata.deletion_timestamp.is_some());
-        if !here.is_empty() {
-            found = Found::Deleted;
-        } else if !ending.is_empty() && found == Found::Nothing {
+        if !ending.is_empty() {
             found = Found::Ending;
         }
+        let is_enough = !here.is_empty();
         let deletions: Vec<_> = { here.into_iter() }
             .map(|object| {
                 let objects = objects.clone();
@@ -158,6 +162,9 @@ async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedK
         let deleted: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(CONCURRENCY).collect().await;
         for result in deleted {
             result.map_err(|error| explain(error, kind, &namespace))?;
+        }
+        if is_enough {
+            return Ok(Found::Deleted);
         }
         let Some(token) = next else { return Ok(found) };
         params = params.continue_token(&token);

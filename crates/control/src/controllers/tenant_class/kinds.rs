@@ -2,7 +2,7 @@
 //! rights that it gives to syncers.
 
 use crate::{
-    apply::optional,
+    apply::{is_status, optional},
     error::{ReconcileError, api},
 };
 use berth_api::{SyncPolicy, labels, sync_policy::SyncedKind};
@@ -11,7 +11,10 @@ use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     rbac::v1::PolicyRule,
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::APIResource,
+};
 use kube::{Api, Client, api::PostParams};
 use std::{
     collections::BTreeMap,
@@ -26,6 +29,8 @@ const REFRESH: Duration = Duration::from_secs(60);
 const REFRESH_MISSING: Duration = Duration::from_secs(5);
 /// What a syncer does with objects of a further kind on the host.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+/// What was tried if the host does not say what it serves.
+const DISCOVER: &str = "discover the kinds of the host";
 
 /// Whether a kind can be synced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +102,27 @@ impl KnownKinds {
         Ok(found)
     }
 
+    /// A version in which the host serves the objects of a kind now: that of the class if it can be, for versions are views of the same objects. None if it
+    /// does not serve them. The host says that without rights on them as well.
+    ///
+    /// # Errors
+    /// The host does not answer.
+    pub async fn served_version(&self, kind: &SyncedKind) -> Result<Option<String>, ReconcileError> {
+        let groups = self.client.list_api_groups().await.map_err(api(DISCOVER))?;
+        let group = groups.groups.into_iter().find(|group| group.name == kind.group);
+        let of_group = group.into_iter().flat_map(|group| group.versions);
+        let others = of_group
+            .map(|served| served.version)
+            .filter(|other| *other != kind.version);
+        for version in [kind.version.clone()].into_iter().chain(others) {
+            let served = list_resources(&self.client, &kind.group, &version).await?;
+            if served.iter().any(|resource| resource.name == kind.resource) {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
+    }
+
     /// The host's CustomResourceDefinition of a kind, if it has one.
     ///
     /// # Errors
@@ -152,11 +178,7 @@ async fn check_usable(client: &Client, kind: &SyncedKind) -> Result<Usable, Reco
         }
     }
     let group_version = format!("{}/{}", kind.group, kind.version);
-    let served = match client.list_api_group_resources(&group_version).await {
-        Ok(list) => list.resources,
-        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(api("discover the kinds of the host")(error)),
-    };
+    let served = list_resources(client, &kind.group, &kind.version).await?;
     Ok(match served.iter().find(|resource| resource.name == kind.resource) {
         None => Usable::NotServed(format!("the host does not serve {} of {group_version}", kind.resource)),
         Some(found) if found.kind != kind.kind => Usable::NotServed(format!(
@@ -169,6 +191,15 @@ async fn check_usable(client: &Client, kind: &SyncedKind) -> Result<Usable, Reco
         )),
         Some(_) => Usable::Yes,
     })
+}
+
+/// The resources that the host serves in a version of a group.
+async fn list_resources(client: &Client, group: &str, version: &str) -> Result<Vec<APIResource>, ReconcileError> {
+    match client.list_api_group_resources(&format!("{group}/{version}")).await {
+        Ok(list) => Ok(list.resources),
+        Err(error) if is_status(&error, 404) => Ok(Vec::new()),
+        Err(error) => Err(api(DISCOVER)(error)),
+    }
 }
 
 async fn is_permitted(client: &Client, kind: &SyncedKind, verb: &str) -> Result<bool, ReconcileError> {

@@ -6,9 +6,7 @@ use berth_api::{
     KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
-use berth_sync_rules::{
-    egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
-};
+use berth_sync_rules::{egress::target::Target, registry, translation::device_variables::is_device_variable};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// API groups whose objects are never synced to the host, even if control has the rights for its own work.
@@ -158,7 +156,7 @@ fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
                  synced"
             ));
         }
-        if is_built_in(&kind.group, &kind.kind) {
+        if registry::is_built_in(kind) {
             return Some(format!(
                 "spec.sync.kinds: {name} is synced by rules of its own; remove it"
             ));
@@ -198,14 +196,6 @@ fn find_error_in_accounts(mappings: &[ServiceAccountMapping]) -> Option<String> 
         }
     }
     None
-}
-
-/// Whether the syncer has rules for a kind that no class can change.
-fn is_built_in(group: &str, kind: &str) -> bool {
-    KindId::BUILT_IN
-        .iter()
-        .filter_map(|id| registry::kind(*id).resource())
-        .any(|resource| resource.group == group && resource.kind == kind)
 }
 
 /// `host` or `host:port`, as the syncer reads it.

@@ -54,8 +54,27 @@ async fn ready_with_widget() -> Fixture {
     fixture
 }
 
+/// The host serves the kind in these versions.
+fn serve(fixture: &Fixture, versions: &[&str]) {
+    let listed: Vec<Value> = versions
+        .iter()
+        .map(|version| json!({"groupVersion": format!("example.com/{version}"), "version": version}))
+        .collect();
+    let groups = json!([{"name": "example.com", "versions": listed}]);
+    fixture
+        .host
+        .serve("/apis", json!({"kind": "APIGroupList", "groups": groups}));
+    for version in versions {
+        let resources =
+            json!([{"name": "widgets", "kind": "Widget", "namespaced": true, "singularName": "widget", "verbs": []}]);
+        let list = json!({"kind": "APIResourceList", "groupVersion": format!("example.com/{version}"), "resources": resources});
+        fixture.host.serve(&format!("/apis/example.com/{version}"), list);
+    }
+}
+
 /// Takes the kind off the class.
 fn withdraw(fixture: &Fixture) {
+    serve(fixture, &["v1"]);
     let class = TenantClass::new("gold", TenantClassSpec::default());
     fixture.host.insert(CLASS, serde_json::to_value(class).unwrap());
 }
@@ -145,4 +164,36 @@ async fn a_control_that_starts_goes_on() {
     fixture.context.tenants.forget(super::fixture::UID);
     let _ = Box::pin(fixture.reconcile()).await;
     assert_eq!(names(&fixture), ["platform"]);
+}
+
+#[tokio::test]
+async fn a_kind_that_is_removed_from_the_host_needs_no_rights() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    let from = fixture.count_calls();
+    withdraw(&fixture);
+    // The rights are gone with it: a list is forbidden, whatever there is.
+    fixture
+        .host
+        .serve("/apis", json!({"kind": "APIGroupList", "groups": []}));
+    fixture.host.serve("/apis/example.com/v1", Value::Null);
+    for _ in 0..2 {
+        Box::pin(fixture.reconcile()).await.unwrap();
+    }
+    let calls = fixture.script.calls().split_off(from);
+    assert!(calls.iter().all(|call| !call.text.contains("/widgets")), "{calls:#?}");
+    assert_eq!(note(&fixture), "[]");
+}
+
+#[tokio::test]
+async fn objects_go_although_the_host_serves_another_version_than_the_class_has_listed() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    withdraw(&fixture);
+    fixture.host.serve("/apis/example.com/v1", Value::Null);
+    serve(&fixture, &["v2"]);
+    let of_v2 = path(&fixture, "route").replace("/v1/", "/v2/");
+    fixture
+        .host
+        .insert(&of_v2, fixture.host.get(&path(&fixture, "route")).unwrap());
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert!(fixture.host.get(&of_v2).is_none());
 }
