@@ -2,7 +2,7 @@
 //!
 //! | what | when it is gone at once |
 //! |---|---|
-//! | a node port or a load balancer | if the type no longer has it, if no port stays, or if of the networks that may connect none stays. It comes back with the rest of the change |
+//! | a node port or a load balancer | if the type no longer has it, if no port stays, or if of the networks that may connect none stays. It comes back with the rest of the change. A load balancer whose Service keeps its node ports goes alone: a port that is released could be another Service's then |
 //! | a port | if none has its number and protocol any more. Where it leads to, and its node port, change with the rest. The last one stays inside |
 //! | networks that may connect to a load balancer | those that are in none of the new ones |
 //!
@@ -18,6 +18,13 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 const RANGES: &str = "loadBalancerSourceRanges";
+/// Fields that only load balancers have.
+const OF_LOAD_BALANCER: [&str; 4] = [
+    "allocateLoadBalancerNodePorts",
+    "healthCheckNodePort",
+    "loadBalancerClass",
+    RANGES,
+];
 
 /// The host's Service `live` without the ways in that `desired` does not have, if there are any.
 pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
@@ -37,10 +44,13 @@ pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
         .collect();
     let networks = remaining_networks(desired, live);
     let stays_open = exposure(desired) >= exposure(live) && !ports.is_empty() && networks.is_some();
+    let has_node_ports = keeps_node_ports(desired, &ports);
     if !ports.is_empty() {
         service["spec"]["ports"] = ports.into();
     }
-    if allocation::is_exposed(live) && !stays_open {
+    if allocation::kind(live) == "LoadBalancer" && has_node_ports {
+        remove_load_balancer(&mut service);
+    } else if allocation::is_exposed(live) && !stays_open {
         close_to_outside(&mut service);
     } else if let Some(networks) = networks.filter(|networks| !networks.is_empty()) {
         service["spec"][RANGES] = networks.into();
@@ -54,6 +64,20 @@ fn exposure(service: &Value) -> u8 {
         "LoadBalancer" => 2,
         "NodePort" => 1,
         _ => 0,
+    }
+}
+
+/// Whether a Service is to have node ports alone, and all of `ports` have one on the host.
+fn keeps_node_ports(desired: &Value, ports: &[Value]) -> bool {
+    let has_one = |port: &Value| port["nodePort"].as_u64().is_some_and(|number| number != 0);
+    allocation::kind(desired) == "NodePort" && !ports.is_empty() && ports.iter().all(has_one)
+}
+
+/// Takes the load balancer away and leaves the node ports.
+fn remove_load_balancer(service: &mut Value) {
+    if let Some(spec) = service["spec"].as_object_mut() {
+        spec.insert("type".into(), "NodePort".into());
+        spec.retain(|field, _| !OF_LOAD_BALANCER.contains(&field.as_str()));
     }
 }
 
@@ -125,12 +149,27 @@ mod tests {
         assert_eq!(narrowed(&desired, &closed), None, "the rest waits");
         // What is not closed by the type, and cannot be written in another way.
         for desired in [
-            with_type("NodePort", live.clone()),
             balancer(&[81], &["192.0.2.0/24"]),
             balancer(&[80], &["198.51.100.0/24"]),
         ] {
             assert_eq!(narrowed(&desired, &live).as_ref(), Some(&closed), "{desired}");
         }
+    }
+
+    #[test]
+    fn a_service_that_loses_its_load_balancer_keeps_its_node_ports() {
+        let live = balancer(&[80, 81], &["192.0.2.0/24"]);
+        let desired = with_type("NodePort", balancer(&[80, 82], &[]));
+        let narrowed = narrowed(&desired, &live).unwrap();
+        let spec = json!({"type": "NodePort", "clusterIP": "10.96.7.7", "externalTrafficPolicy": "Local", "selector": {"app": "a"},
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 8080, "nodePort": 30_080}]});
+        assert_eq!(narrowed["spec"], spec);
+        assert_eq!(super::narrowed(&desired, &narrowed), None, "the rest waits");
+        // It would get one at once.
+        let mut without = live.clone();
+        without["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
+        let closed = super::narrowed(&desired, &without).unwrap();
+        assert_eq!(closed["spec"]["type"], "ClusterIP");
     }
 
     #[test]
