@@ -38,10 +38,11 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "!variables.isUpdate || ({} && {} && {})",
+                    "!variables.isUpdate || ({} && {} && {} && ({}))",
                     "object.spec == oldObject.spec",
                     "object.?status.orValue({}) == oldObject.?status.orValue({})",
-                    other_metadata_unchanged()
+                    other_metadata_unchanged(),
+                    cel::writers_of_subresources_unchanged()
                 ),
                 "the gateway may change no field of a TenantCluster but one of its annotations",
             ),

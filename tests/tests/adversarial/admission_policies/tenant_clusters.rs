@@ -7,8 +7,9 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -249,10 +250,7 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
     let created = clusters.get("rich").await.unwrap();
     assert!(created.status.is_none_or(|status| status.quota.is_none()));
 
-    let params = PatchParams {
-        dry_run: true,
-        ..PatchParams::default()
-    };
+    let params = dry_run_of_a_patch();
     let is_enforced = async || {
         let patch = Patch::Merge(json!({"status": {"version": "v1.99.0"}}));
         match clusters.patch_status("rich", &params, &patch).await {
@@ -270,5 +268,55 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
         let patched = clusters.patch_status("rich", &params, &Patch::Merge(&patch)).await;
         expect_denied("only the platform may write the status", patched);
     }
+    nobody_changes_who_owns_the_status(&clusters, "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
+}
+
+/// Control writes the status by server-side apply, which removes what its manager owns and does not send.
+async fn nobody_changes_who_owns_the_status(clusters: &Api<TenantCluster>, name: &str) {
+    let is_of_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
+    let entries = async || {
+        clusters
+            .get(name)
+            .await
+            .unwrap()
+            .metadata
+            .managed_fields
+            .unwrap_or_default()
+    };
+    until("control has written the status", SOON, async || {
+        let is_there = entries().await.iter().any(is_of_status);
+        if is_there { Ok(()) } else { Err("no status yet") }
+    })
+    .await;
+    let mut others = entries().await;
+    others.retain(|entry| !is_of_status(entry));
+    let mut forged = entries().await;
+    let mut pin = forged.iter().find(|entry| is_of_status(entry)).unwrap().clone();
+    pin.manager = Some("pin".into());
+    forged.push(pin);
+    for entries in [json!(others), json!(forged), json!([{}]), json!([])] {
+        let patch = Patch::Merge(json!({"metadata": {"managedFields": entries}}));
+        let patched = clusters.patch(name, &dry_run_of_a_patch(), &patch).await;
+        if entries == json!([]) {
+            // Without any, the API server keeps those that there are.
+            patched.unwrap();
+        } else {
+            expect_denied("only the API server writes the entries about the status", patched);
+        }
+    }
+    // Control may write in between.
+    until("an ordinary change is allowed", SOON, async || {
+        let mut changed = clusters.get(name).await.unwrap();
+        changed.annotations_mut().insert("example.com/a".into(), "b".into());
+        clusters.replace(name, &dry_run(), &changed).await
+    })
+    .await;
+}
+
+fn dry_run_of_a_patch() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    }
 }

@@ -137,7 +137,9 @@ async fn find_settings(
         Err(rejection) => (Some(rejection), is_unrecorded(context, tenant, verdict).await?),
     };
     // Nothing limits a tenant for which nothing was created yet, and without a decision its limits stay as they are.
-    if is_undecided && !(verdict.is_some() && is_created(&tenant.cluster)) {
+    // The finalizer is there before anything is created, and stays if the status loses what it said.
+    let may_be_created = is_created(&tenant.cluster) || finalizer::is_set(&tenant.cluster);
+    if is_undecided && !(verdict.is_some() && may_be_created) {
         return Ok(None);
     }
     let loaded = recorded_settings::load(context, tenant).await;
