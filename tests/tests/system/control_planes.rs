@@ -50,6 +50,7 @@ impl Scene {
         let tenant = TenantId::new("pods", "1");
         let namespace = json!({"metadata": {"name": tenant.control_plane_namespace(), "labels": {
             "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest",
+            labels::ROLE: labels::ROLE_CONTROL_PLANE,
         }}});
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let namespace: Namespace = serde_json::from_value(namespace).unwrap();
