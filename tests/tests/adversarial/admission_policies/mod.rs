@@ -45,8 +45,10 @@ pub(crate) use volumes::a_volume_that_no_claim_has_goes_to_no_tenant;
 
 use crate::syncer::as_syncer;
 use berth_api::{HostNodePool, TenantClass, labels};
+use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::apply,
+    processes::{find, signal},
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -58,6 +60,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -248,6 +251,9 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         namespace,
         slug: tenant.id.slug().into(),
     };
+    // What the tenant does not know it would delete.
+    let syncer = find(&host.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug())).unwrap();
+    signal(&syncer, Signal::STOP);
     pods::new(&credential).await;
     pods::devices_by_class(&credential).await;
     pods::pods_of_other_namespaces(&credential).await;
@@ -273,6 +279,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     empty_lists::names_that_are_left_out(&credential, admin).await;
     snapshots::class_that_is_withdrawn(&credential).await;
 
+    signal(&syncer, Signal::CONT);
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();
         crds.delete(&name, &DeleteParams::default()).await.unwrap();
