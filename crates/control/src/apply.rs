@@ -1,6 +1,7 @@
 //! Server-side apply that does not repeat itself.
 
 use berth_api::{labels, names};
+use futures::{StreamExt, stream};
 use kube::{
     Api, Client, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, Preconditions},
@@ -191,6 +192,25 @@ where
         Err(error) if is_status(&error, 404) || (may_have_changed && is_status(&error, 409)) => Ok(false),
         deleted => deleted.map(|_| true),
     }
+}
+
+/// Deletes several objects as [`delete_same`], some at the same time. Those that are gone or have been made again count as deleted.
+///
+/// # Errors
+/// One cannot be deleted. Others may be by then.
+pub async fn delete_several<K>(api: &Api<K>, read: impl IntoIterator<Item = ObjectMeta>) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    const AT_A_TIME: usize = 8;
+    let deletions: Vec<_> = { read.into_iter() }
+        .map(|read| {
+            let api = api.clone();
+            async move { delete_same(&api, &read, None).await }
+        })
+        .collect();
+    let deleted: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(AT_A_TIME).collect().await;
+    deleted.into_iter().try_for_each(|result| result.map(drop))
 }
 
 /// Deletes all objects of a kind in a namespace. The API server answers with all of them, in one piece and in full: where tenants fill them, that is more

@@ -4,7 +4,7 @@
 //! endpoints. Those of Services with a selector are the host's own controllers', which go on, so they stay. The syncer makes what is missing again.
 
 use crate::{
-    apply::delete_same,
+    apply::delete_several,
     error::{ReconcileError, api},
 };
 use berth_api::{NetworkLimits, names::TenantId};
@@ -13,8 +13,7 @@ use berth_sync_rules::{
     kinds::endpoint_slice::{MANAGED_BY, SYNCER},
     translation::endpoint_address::OfferedNetworks,
 };
-use futures::{StreamExt, stream};
-use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api, Client, Resource,
     api::ListParams,
@@ -25,8 +24,6 @@ use std::{fmt::Debug, net::IpAddr};
 
 /// Slices of which the names are listed at a time.
 const NAMES: u32 = 500;
-/// Deletions at the same time. A tenant may have ten thousand slices.
-const CONCURRENCY: usize = 8;
 
 /// Slices whose contents are not read.
 type Slices = Api<Watched<PartialObjectMeta<EndpointSlice>>>;
@@ -90,18 +87,12 @@ where
             let metadata = slice.meta().clone();
             must_go(slice).then_some(metadata)
         });
-        let deletions: Vec<_> = found.map(|slice| delete(slices.clone(), slice)).collect();
-        let deleted: Vec<Result<(), ReconcileError>> =
-            stream::iter(deletions).buffer_unordered(CONCURRENCY).collect().await;
-        deleted.into_iter().collect::<Result<(), _>>()?;
+        delete_several(&slices, found)
+            .await
+            .map_err(api("delete the tenant's own EndpointSlices"))?;
         let Some(token) = next else { return Ok(()) };
         params = params.continue_token(&token);
     }
-}
-
-async fn delete(slices: Slices, slice: ObjectMeta) -> Result<(), ReconcileError> {
-    let deleted = delete_same(&slices, &slice, None).await;
-    deleted.map(drop).map_err(api("delete the tenant's own EndpointSlices"))
 }
 
 #[cfg(test)]

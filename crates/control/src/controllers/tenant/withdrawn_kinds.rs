@@ -13,11 +13,10 @@ use super::{
     target::Tenant,
 };
 use crate::{
-    apply::{delete_same, is_status},
+    apply::{delete_several, is_status},
     error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, sync_policy::SyncedKind};
-use futures::{StreamExt, stream};
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams},
@@ -31,8 +30,6 @@ use std::{
 const NOT_PERMITTED: &str = "WithdrawnKindsNotPermitted";
 /// Objects of which the names are listed at a time.
 const PAGE: u32 = 500;
-/// Deletions at the same time.
-const CONCURRENCY: usize = 8;
 /// Pause before control looks whether all of them are gone.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -153,16 +150,9 @@ async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedK
             found = Found::Ending;
         }
         let is_enough = !here.is_empty();
-        let deletions: Vec<_> = { here.into_iter() }
-            .map(|object| {
-                let objects = objects.clone();
-                async move { delete_same(&objects, &object.metadata, None).await }
-            })
-            .collect();
-        let deleted: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(CONCURRENCY).collect().await;
-        for result in deleted {
-            result.map_err(|error| explain(error, kind, &namespace))?;
-        }
+        delete_several(&objects, here.into_iter().map(|object| object.metadata))
+            .await
+            .map_err(|error| explain(error, kind, &namespace))?;
         if is_enough {
             return Ok(Found::Deleted);
         }
