@@ -48,6 +48,7 @@ mod recorder;
 mod removal;
 mod request_grants;
 pub(crate) mod reserve;
+mod resync;
 mod room_waits;
 mod schedule;
 #[cfg(test)]
@@ -76,7 +77,7 @@ mod work;
 
 pub use watches::Lists;
 
-use crate::metrics::{KindLabels, Metrics};
+use crate::metrics::Metrics;
 use api::{Api, CallError};
 use berth_runtime::{extension_answers, queue::Queue};
 use berth_sync_rules::{
@@ -102,8 +103,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Time between full scans of both sides.
-const RESYNC: Duration = Duration::from_mins(5);
 /// Time between two looks for objects to pack.
 const PACK: Duration = Duration::from_secs(1);
 /// Time between two looks at what cannot be enforced: it changes with what is on the host as well.
@@ -463,49 +462,6 @@ impl Engine {
             self.open_services();
             self.follow_changes();
         }
-    }
-
-    /// Scans both sides from time to time, in case a change was missed. There should be none.
-    async fn resync(self: Arc<Self>) {
-        loop {
-            tokio::time::sleep(RESYNC).await;
-            let left_out = self.cache.references().left_out();
-            for key in left_out {
-                self.add_dependents(Side::Tenant, key.kind, &key.name);
-            }
-            for id in self.cache.kinds.iter().copied() {
-                for name in self.cache.stores.names(id) {
-                    if self.is_orphan(id, &name) {
-                        tracing::warn!(kind = id.label(), %name, "found a host object without a tenant object");
-                        self.metrics
-                            .orphans
-                            .get_or_create(&KindLabels { kind: id.label() })
-                            .inc();
-                    }
-                    self.add(id.key(name));
-                }
-            }
-        }
-    }
-
-    fn is_orphan(&self, id: KindId, name: &Name) -> bool {
-        let stores = &self.cache.stores;
-        let settled = stores
-            .host(id)
-            .get(name)
-            .is_some_and(|host| host.deletion.is_none() && host.reserved_at.is_none());
-        let origin = match self.cache.kind(id).direction {
-            Direction::Tokens => {
-                stores.host(KindId::Pod).contains(name)
-                    || stores.tenant(KindId::Pod).contains(name)
-                    || tokens::waits_for_its_pod(self, name)
-            }
-            Direction::ToHost(_) => self.find_unavailable_side(id).is_some() || stores.tenant(id).contains(name),
-            Direction::Nodes | Direction::Schedule | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => {
-                true
-            }
-        };
-        settled && !origin
     }
 }
 
