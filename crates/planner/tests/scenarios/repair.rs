@@ -55,6 +55,13 @@ fn end_pods(fleet: &mut Fleet, node: &str) {
     };
 }
 
+/// The nodes of all actions once the pods of this node have ended.
+fn changed_once_pods_have_ended(fleet: &mut Fleet, node: &str) -> Vec<String> {
+    end_pods(fleet, node);
+    let made = advance(fleet);
+    made.actions.into_iter().map(|action| action.node).collect()
+}
+
 #[test]
 fn a_group_gets_another_node_for_one_that_is_not_ready_for_too_long() {
     let made = plan(&read_fleet(BROKEN));
@@ -177,10 +184,7 @@ fn a_quota_counts_the_node_until_its_pods_have_ended() {
         "{waits:?}"
     );
     // The snapshot says so when no pod of the tenant can be there any more, as far as the host knows.
-    end_pods(&mut fleet, "n3");
-    let made = advance(&mut fleet);
-    let reserved: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
-    assert_eq!(reserved, ["n4"], "{}", describe(&made));
+    assert_eq!(changed_once_pods_have_ended(&mut fleet, "n3"), ["n4"]);
 }
 
 #[test]
@@ -260,10 +264,7 @@ fn what_a_tenant_lacks_beyond_its_nominal_quota_keeps_no_node_that_is_not_ready(
     let mut fleet = read_fleet(&text);
     let made = advance(&mut fleet);
     assert_eq!(repaired(&made), ["n3"], "{}", describe(&made));
-    end_pods(&mut fleet, "n3");
-    let made = advance(&mut fleet);
-    let reserved: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
-    assert_eq!(reserved, ["n4"], "{}", describe(&made));
+    assert_eq!(changed_once_pods_have_ended(&mut fleet, "n3"), ["n4"]);
 }
 
 #[test]
