@@ -3,7 +3,8 @@
 use super::ctr::{Ctr, lines};
 use crate::{
     error::Unclean,
-    images::names::in_parts,
+    files::{entries, name, remove},
+    images::names::{in_parts, left},
     node::{CONTROL_PLANES, Node, SYSTEM, TENANT_NAMESPACES},
 };
 use serde_json::Value;
@@ -19,9 +20,16 @@ const ASKED: &str = "io.kubernetes.cri.image-name";
 /// Selects containers that hold the namespaces of a pod.
 const SANDBOXES: &str = r#"labels."io.cri-containerd.kind"=="sandbox""#;
 
+/// Where containerd has a folder for each container of the kubelet, by ID: volumes that its image declares, and pipes of its output.
+pub(super) const FOLDERS: [&str; 2] = [
+    "/var/lib/containerd/io.containerd.grpc.v1.cri/containers",
+    "/run/containerd/io.containerd.grpc.v1.cri/containers",
+];
+
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Container {
+    id: String,
     /// Name of its image: of several names of the same image, the first in their order.
     pub(super) image: String,
     /// Name by which its pod asks for the image; empty if it is unknown.
@@ -39,6 +47,7 @@ impl Container {
         let labels = &info["Labels"];
         let pod = text(&labels[POD]);
         Self {
+            id: text(&info["ID"]),
             image: text(&info["Image"]),
             asked: text(&info["Spec"]["annotations"][ASKED]),
             is_tenants: node.is_tenants_pod(&text(&labels[NAMESPACE]), &pod),
@@ -75,10 +84,33 @@ impl Containers {
         })
     }
 
-    /// Removes containers of tenants, which have ended and keep the layers of their images. The kubelet would do so within minutes. `ctr` removes
-    /// none that runs.
-    pub(super) fn remove_ended(&self, ctr: &impl Ctr) -> Result<(), Unclean> {
+    /// Removes containers of tenants, which have ended and keep the layers of their images, with their folders. The kubelet would do so within
+    /// minutes. `ctr` removes none that runs.
+    ///
+    /// `ctr` does not know of the folders, and containerd leaves them if the kubelet asks for the removal of a container that is gone already. So they
+    /// go first. Where they are is known by those of the platform's containers; if that is elsewhere, the kubelet is awaited.
+    pub(super) fn remove_ended(&self, node: &Node, ctr: &impl Ctr) -> Result<(), Unclean> {
+        if self.tenants.is_empty() {
+            return Ok(());
+        }
+        if !self.has_folders(node)? {
+            return Err(left(
+                "containers of tenants have ended, and the kubelet has not removed them",
+                &self.tenants,
+            ));
+        }
+        for id in &self.tenants {
+            for folder in FOLDERS {
+                remove(&node.path(folder).join(id))?;
+            }
+        }
         in_parts(&["containers", "rm"], &self.tenants, |arguments| ctr.run(arguments)).map(drop)
+    }
+
+    /// Whether a container of the platform has its folder where those of tenants are removed.
+    fn has_folders(&self, node: &Node) -> Result<bool, Unclean> {
+        let ids: BTreeSet<String> = entries(&node.path(FOLDERS[0]))?.iter().map(|path| name(path)).collect();
+        Ok(self.platform.iter().any(|container| ids.contains(&container.id)))
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn remove(
                 .into(),
         ));
     }
-    containers.remove_ended(ctr)?;
+    containers.remove_ended(node, ctr)?;
     let names = ctr.list(&["images", "ls", "-q"])?;
     let present = ctr.list(&CONTENT)?;
     let kept = find_kept(ctr, &names, &containers.platform, keep, &present)?;

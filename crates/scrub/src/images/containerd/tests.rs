@@ -1,9 +1,10 @@
 mod fake;
 
-use super::content::Parts;
 use super::*;
+use super::{containers::FOLDERS, content::Parts};
 use fake::{Blob, Containerd};
 use serde_json::json;
+use std::fs;
 
 fn set(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(ToString::to_string).collect()
@@ -14,9 +15,24 @@ fn node() -> Node {
     Node::new("/nowhere", ["scrub-pod".to_owned()])
 }
 
+/// The same with folders of these containers.
+fn machine(containers: &[&str]) -> (tempfile::TempDir, Node) {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), ["scrub-pod".to_owned()]);
+    for id in containers {
+        for all in FOLDERS {
+            let volume = node.path(all).join(id).join("volumes/of-the-image");
+            fs::create_dir_all(&volume).unwrap();
+            fs::write(volume.join("weights"), "secret").unwrap();
+        }
+    }
+    (folder, node)
+}
+
 /// One attempt, the first.
 fn first_attempt(containerd: &Containerd) -> Result<String, Unclean> {
-    remove(&node(), containerd, &Keep::default(), &mut None)
+    let (_folder, node) = machine(&["scrub"]);
+    remove(&node, containerd, &Keep::default(), &mut None)
 }
 
 #[test]
@@ -44,6 +60,48 @@ fn images_of_a_tenant_go_and_those_of_the_platform_stay() {
         containerd.containers(),
         set(&["dns", "dns-sandbox", "scrub", "scrub-sandbox"])
     );
+}
+
+#[test]
+fn volumes_that_images_declare_go_with_their_containers() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    let (_folder, node) = machine(&["dns", "ended", "scrub"]);
+    remove(&node, &containerd, &Keep::default(), &mut None).unwrap();
+    for all in FOLDERS {
+        let folder = node.path(all);
+        assert!(!folder.join("ended").exists(), "{all}");
+        for stays in ["dns", "scrub"] {
+            assert!(
+                folder.join(stays).join("volumes/of-the-image/weights").exists(),
+                "{all} {stays}"
+            );
+        }
+    }
+    assert!(!containerd.containers().contains("ended"));
+}
+
+#[test]
+fn the_kubelet_is_awaited_where_folders_of_containers_are_unknown() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    for folders in [&[] as &[&str], &["of-another-containerd"]] {
+        let (_folder, node) = machine(folders);
+        let attempt = || remove(&node, &containerd, &Keep::default(), &mut None);
+        let error = attempt().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "1 containers of tenants have ended, and the kubelet has not removed them: ended"
+        );
+        assert!(
+            containerd.containers().contains("ended"),
+            "without it, nothing would remove its folder"
+        );
+    }
+    // The kubelet has removed it.
+    let clean = Containerd::with_platform();
+    let (_folder, node) = machine(&[]);
+    assert!(remove(&node, &clean, &Keep::default(), &mut None).is_ok());
 }
 
 #[test]
