@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it may take until processes and containers can be read.
+/// How long processes and containers may be unreadable without interruption.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// A process that must not be there.
@@ -32,6 +32,7 @@ struct Leftover {
 /// Kills what is left and waits until it is gone.
 pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
     let began = Instant::now();
+    let mut unreadable_since = None;
     let mut ended = BTreeSet::new();
     loop {
         match find_all(node) {
@@ -40,14 +41,19 @@ pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
             }
             Ok((left, containers)) if began.elapsed() >= TIMEOUT => return Err(leftover_error(&left, &containers)),
             Ok((left, _)) => {
+                unreadable_since = None;
                 for process in &left {
                     ended.insert(process.pid);
                     kill(node, process);
                 }
             }
-            Err(error) if began.elapsed() >= SETTLES => return Err(error),
             // A bundle that is being written cannot be parsed, and programs that only read what GPUs report have them open for moments.
-            Err(_) => {}
+            Err(error) => {
+                let since: &mut Instant = unreadable_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= SETTLES || began.elapsed() >= TIMEOUT {
+                    return Err(error);
+                }
+            }
         }
         pause(PAUSE);
     }

@@ -20,8 +20,9 @@ const NVIDIA: &str = "0x10de";
 /// What nvidia-smi prints if a GPU is open in another process, in lower case.
 const IN_USE: [&str; 2] = ["in use by another", "being used by one or more other processes"];
 /// What it prints if there are no MIG instances to destroy.
-const NO_INSTANCES: [&str; 5] = [
+const NO_INSTANCES: [&str; 6] = [
     "No MIG-enabled",
+    "No MIG-supported",
     "not found",
     "No GPU instances",
     "No compute instances",
@@ -55,23 +56,29 @@ pub(crate) fn destroy_instances(node: &Node, arguments: &[String]) -> Result<Str
 fn destroy_all(node: &Node, smi: &Smi<'_>) -> Result<String, Unclean> {
     for arguments in [["mig", "-dci"], ["mig", "-dgi"]] {
         let printed = smi(&arguments)?;
-        // If MIG is off or there are no instances, there is nothing to destroy. One GPU may have none, and another one some that are in use.
-        let is_nothing = NO_INSTANCES.iter().any(|known| printed.text.contains(known)) && !is_in_use(&printed.text);
-        if !printed.is_done && !is_nothing {
+        if !printed.is_done && !says_none(&printed.text) {
             return Err(refused(node, &arguments.join(" "), &printed.text));
         }
     }
-    no_gpu_instances(&smi(&["mig", "-lgi"])?.text)?;
+    no_gpu_instances(node, &smi(&["mig", "-lgi"])?)?;
     no_instances(&smi(&["-L"])?)?;
     Ok("no MIG instance is left".into())
 }
 
+/// Whether nvidia-smi printed that MIG is off or that there are no instances. One GPU may have none, and another one some that are in use.
+fn says_none(printed: &str) -> bool {
+    NO_INSTANCES.iter().any(|known| printed.contains(known)) && !is_in_use(printed)
+}
+
 /// Whether nvidia-smi listed no GPU instances, which have profiles such as `MIG 1g.10gb`. One without compute instances is in no list of GPUs, and has
-/// memory of its own.
-fn no_gpu_instances(listed: &str) -> Result<(), Unclean> {
-    let is_profile = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
-    if listed.split("MIG ").skip(1).any(is_profile) {
+/// memory of its own. If it could not list them, nothing is known.
+fn no_gpu_instances(node: &Node, listed: &Printed) -> Result<(), Unclean> {
+    let is_profile = |rest: &str| rest.trim_start().starts_with(|first: char| first.is_ascii_digit());
+    if listed.text.split("MIG ").skip(1).any(is_profile) {
         return Err(Unclean::Left("GPU instances of MIG are left".into()));
+    }
+    if !listed.is_done && !says_none(&listed.text) {
+        return Err(refused(node, "mig -lgi", &listed.text));
     }
     Ok(())
 }
@@ -300,12 +307,26 @@ mod tests {
         };
         let error = destroy_all(&node, &smi).unwrap_err().to_string();
         assert_eq!(error, "GPU instances of MIG are left");
+    }
+
+    #[test]
+    fn a_list_of_gpu_instances_that_failed_proves_nothing() {
+        let (_folder, node) = machine_in_use();
         for none in [
-            "No GPU instances found: Not Found\n",
-            "No MIG-enabled devices found.\n",
-            "MIG mode is off\n",
+            printed(false, "No GPU instances found: Not Found\n"),
+            printed(false, "No MIG-enabled devices found.\n"),
+            printed(false, "No MIG-supported devices found.\n"),
+            printed(true, "| GPU instances:                     |\n"),
         ] {
-            assert!(no_gpu_instances(none).is_ok(), "{none}");
+            assert!(no_gpu_instances(&node, &none).is_ok(), "{none:?}");
         }
+        let failed = printed(false, "Failed to display GPU instances: Unknown Error\n");
+        let error = no_gpu_instances(&node, &failed).unwrap_err();
+        assert!(matches!(error, Unclean::Program(_)), "{error}");
+        let partly = printed(
+            false,
+            "|   1  MIG  3g.20gb   9   1   4:4   |\nNo GPU instances found: Not Found\n",
+        );
+        assert!(no_gpu_instances(&node, &partly).is_err());
     }
 }
