@@ -87,6 +87,20 @@ impl Api {
         self.client.clone()
     }
 
+    /// Whether the API server answers: it can be reached, accepts the credential, and does not fail. One that is busy does. It is not measured as calls for
+    /// objects are.
+    pub(super) async fn answers(&self) -> bool {
+        let Ok(request) = http::Request::get("/version").body(Vec::new()) else {
+            return false;
+        };
+        let answer = tokio::time::timeout(TIME_LIMIT, self.client.request_text(request)).await;
+        match answer {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => !matches!(CallError::from(error), CallError::Unavailable(_)),
+            Err(_) => false,
+        }
+    }
+
     /// Reads an object.
     ///
     /// # Errors
