@@ -28,6 +28,9 @@ use std::{fmt::Debug, time::Duration};
 use tokio::time::Instant;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Time within which an API server answers at all. One that is busy lets a request wait for 15 s by default, a quarter of its `--request-timeout`, before it
+/// says so.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// A part of a list.
 #[derive(Debug, Deserialize)]
@@ -93,7 +96,7 @@ impl Api {
         let Ok(request) = http::Request::get("/version").body(Vec::new()) else {
             return false;
         };
-        let answer = tokio::time::timeout(TIME_LIMIT, self.client.request_text(request)).await;
+        let answer = tokio::time::timeout(ANSWER_LIMIT, self.client.request_text(request)).await;
         match answer {
             Ok(Ok(_)) => true,
             Ok(Err(error)) => !matches!(CallError::from(error), CallError::Unavailable(_)),

@@ -61,9 +61,13 @@ mod tests {
             assert_eq!(silent_after(100).await, 0, "{case:?}");
         }
         // It is busy, or it does not allow that: it answers.
-        for code in [429, 403] {
-            *lock(&failure) = Some(Failure::Refused(code));
-            assert_eq!(silent_after(200).await, 0, "{code}");
+        for case in [
+            Failure::Refused(429),
+            Failure::RefusedLate(429, 15),
+            Failure::Refused(403),
+        ] {
+            *lock(&failure) = Some(case);
+            assert_eq!(silent_after(200).await, 0, "{case:?}");
         }
         task.abort();
     }

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 const LIMIT: Duration = Duration::from_mins(2);
 /// Pause before control looks again for a syncer that did not work.
 pub(super) const CHECK: Duration = Duration::from_secs(15);
-/// Most that the time between two looks counts. A reconcile that waits for its tenant may take longer.
-const STEP: Duration = Duration::from_secs(30);
+/// Most that the time between two looks counts: three looks at least find no syncer before it is missing. A reconcile that waits for its tenant takes 100 s
+/// at most, and a tenant that makes each take that long must not have much more time than others.
+const STEP: Duration = Duration::from_secs(60);
 /// How long a syncer counts as working that was seen so. A tenant that is ready is reconciled once a minute, and its syncer is probed then.
 const TRUSTED: Duration = Duration::from_secs(90);
 
@@ -20,7 +21,9 @@ const TRUSTED: Duration = Duration::from_secs(90);
 pub(super) struct SyncerAbsence {
     /// When the syncer was seen working, if nothing has said otherwise since.
     seen_at: Option<Instant>,
-    /// When control has looked last and it did not work.
+    /// When control has looked last, if it did not find it working.
+    looked_at: Option<Instant>,
+    /// When it has looked last and the syncer did not work.
     missed_at: Option<Instant>,
     /// For how long it has not worked, since the last deletion.
     missed: Duration,
@@ -37,6 +40,19 @@ impl SyncerAbsence {
         };
     }
 
+    /// Control has looked, and does not reach the syncer, which works.
+    pub(super) fn note_hidden(&mut self, now: Instant) {
+        *self = Self {
+            looked_at: Some(now),
+            ..Self::default()
+        };
+    }
+
+    /// Control has looked, and nothing is known: it looks again after the same pause.
+    pub(super) fn postpone(&mut self, now: Instant) {
+        self.looked_at = Some(now);
+    }
+
     /// The syncer may not work: control has to look.
     pub(super) fn suspect(&mut self) {
         self.seen_at = None;
@@ -50,7 +66,7 @@ impl SyncerAbsence {
     /// Whether control has to look whether the syncer works.
     pub(super) fn is_check_due(&self, now: Instant) -> bool {
         let is_recent = |at: Option<Instant>, age: Duration| at.is_some_and(|at| now.duration_since(at) < age);
-        !is_recent(self.seen_at, TRUSTED) && !is_recent(self.missed_at, CHECK)
+        !is_recent(self.seen_at, TRUSTED) && !is_recent(self.looked_at, CHECK)
     }
 
     /// Control has looked, and the syncer does not work. Returns whether that is so for too long.
@@ -58,6 +74,7 @@ impl SyncerAbsence {
         let since = self.missed_at.map(|at| now.duration_since(at).min(STEP));
         self.missed += since.unwrap_or_default();
         self.missed_at = Some(now);
+        self.looked_at = Some(now);
         self.seen_at = None;
         self.missed >= LIMIT
     }
@@ -114,7 +131,7 @@ mod tests {
             absence.note_working(now);
             assert!(!absence.note_missing(now + SECOND));
             assert!(!absence.note_missing(now + STEP));
-            assert!(!absence.note_missing(now + LIMIT - SECOND), "{number}");
+            assert!(!absence.note_missing(now + LIMIT), "{number}");
         }
     }
 
@@ -124,13 +141,14 @@ mod tests {
         let mut absence = SyncerAbsence::default();
         assert!(!absence.note_missing(start));
         let hour = 3600 * SECOND;
-        for number in 1..4 {
-            assert!(!absence.note_missing(start + number * hour), "{number}");
-        }
-        assert!(absence.note_missing(start + 4 * hour));
+        assert!(
+            !absence.note_missing(start + hour),
+            "an hour counts as little as a minute"
+        );
+        assert!(absence.note_missing(start + 2 * hour));
         // Reconciles in which the tenant takes all the time that it can.
-        let slow = time_until_over(&mut SyncerAbsence::default(), start, 130 * SECOND);
-        assert!(slow < 10 * 60 * SECOND, "{slow:?}");
+        let slow = time_until_over(&mut SyncerAbsence::default(), start, 100 * SECOND);
+        assert_eq!(slow, 200 * SECOND);
     }
 
     #[test]
@@ -146,6 +164,30 @@ mod tests {
         absence.note_missing(start);
         assert!(!absence.is_check_due(start + CHECK - SECOND));
         assert!(absence.is_check_due(start + CHECK));
+    }
+
+    #[test]
+    fn the_time_begins_again_after_a_syncer_that_control_does_not_reach() {
+        let start = Instant::now();
+        let mut absence = SyncerAbsence::default();
+        for number in 0..100 {
+            let now = start + number * LIMIT;
+            absence.note_hidden(now);
+            assert!(!absence.is_check_due(now + CHECK - SECOND) && absence.is_check_due(now + CHECK));
+            assert!(!absence.note_missing(now + CHECK));
+            assert!(!absence.note_missing(now + LIMIT - SECOND), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_look_that_says_nothing_neither_counts_nor_begins_again() {
+        let start = Instant::now();
+        let mut absence = SyncerAbsence::default();
+        assert!(!absence.note_missing(start));
+        assert!(!absence.note_missing(start + STEP));
+        absence.postpone(start + STEP + CHECK);
+        assert!(!absence.is_check_due(start + STEP + CHECK + SECOND));
+        assert!(absence.note_missing(start + LIMIT));
     }
 
     #[test]

@@ -29,12 +29,13 @@ enum Found {
     Working,
     /// It says itself that one of these is not so.
     NotWorking,
-    /// It does not answer control.
+    /// It does not answer control, or does not say any more whether the host answers it.
     Silent,
 }
 
 /// Deletes the own endpoints with addresses of pods of a tenant whose syncer has not worked for too long. Looks for the syncer only if nobody has seen it
-/// working a short while ago. What fails is tried again with the next look.
+/// working a short while ago. One that does not answer control works if the host says so: then it is control that reaches nothing. What fails is tried again
+/// with the next look.
 pub(super) async fn delete_own_endpoints(
     context: &TenantContext,
     tenant: &Tenant,
@@ -57,10 +58,25 @@ pub(super) async fn delete_own_endpoints(
     }
     // However this reconcile ends.
     context.queue.add_after(tenant.key(), CHECK);
+    if found == Found::Silent {
+        // Each time: a syncer that control never reaches is restarted as well, and must not be looked for in these seconds alone.
+        match context.runtime.is_available(&tenant.id, SYNCER).await {
+            Ok(false) => {}
+            Ok(true) => {
+                memory.syncer_absence().note_hidden(Instant::now());
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(tenant = tenant.id.slug(), %error, "cannot find out whether the syncer of a tenant runs");
+                memory.syncer_absence().postpone(Instant::now());
+                return;
+            }
+        }
+    }
     if !memory.syncer_absence().note_missing(Instant::now()) {
         return;
     }
-    if let Err(error) = delete(context, tenant, found, network).await {
+    if let Err(error) = delete(context, tenant, network).await {
         tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant whose syncer does not work");
     }
 }
@@ -73,27 +89,19 @@ async fn find_syncer(context: &TenantContext, tenant: &Tenant, syncer: &Endpoint
         Some(Err(_)) | None => return Found::Silent,
     }
     let metrics = context.remote.read_syncer_metrics(syncer);
-    if let Some(Ok(metrics)) = tenant.slot.lend(ANSWER_LIMIT, metrics).await {
-        tenant.memory.note_syncer_metrics(&metrics);
+    let read = tenant.slot.lend(ANSWER_LIMIT, metrics).await;
+    if let Some(Ok(metrics)) = &read {
+        tenant.memory.note_syncer_metrics(metrics);
     }
-    if tenant.memory.is_host_silent() {
-        Found::NotWorking
-    } else {
-        Found::Working
+    match (tenant.memory.is_host_silent(), read) {
+        (false, _) => Found::Working,
+        (true, Some(Ok(_))) => Found::NotWorking,
+        // It has said so before. Whether that is still so is not known.
+        (true, Some(Err(_)) | None) => Found::Silent,
     }
 }
 
-/// Deletes the endpoints, unless the host says that the syncer works although it does not answer control: then it is control that reaches nothing.
-async fn delete(
-    context: &TenantContext,
-    tenant: &Tenant,
-    found: Found,
-    network: &NetworkLimits,
-) -> Result<(), ReconcileError> {
-    if found == Found::Silent && context.runtime.is_available(&tenant.id, SYNCER).await? {
-        tenant.memory.syncer_absence().note_working(Instant::now());
-        return Ok(());
-    }
+async fn delete(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) -> Result<(), ReconcileError> {
     let deleted = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await?;
     tenant.memory.syncer_absence().note_deletion(deleted > 0);
     if deleted == 0 {

@@ -196,11 +196,58 @@ async fn endpoints_stay_while_the_host_finds_the_syncer_ready() {
     assert!(Box::pin(time_until_closed(&mut fixture, LONG)).await.is_some());
 }
 
+/// Nor must it take them because a syncer that it does not reach is restarted.
+#[tokio::test(start_paused = true)]
+async fn endpoints_stay_when_a_syncer_that_control_never_reaches_is_restarted() {
+    let mut fixture = Box::pin(ready()).await;
+    let runtime = ScriptedRuntime::new(&fixture.script);
+    let is_available = Arc::clone(&runtime.is_available);
+    fixture.context.runtime = Arc::new(runtime);
+    fixture.stored.is_syncer_gone.store(true, Ordering::SeqCst);
+    for _ in 0..20 {
+        for (available, time) in [(false, LIMIT / 2), (true, PAUSE)] {
+            is_available.store(available, Ordering::SeqCst);
+            assert_eq!(Box::pin(time_until_closed(&mut fixture, time)).await, None);
+        }
+    }
+    is_available.store(false, Ordering::SeqCst);
+    Box::pin(expect_closed_in_time(&mut fixture)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_syncer_has_said_of_the_host_before_takes_no_endpoints() {
+    let mut fixture = Box::pin(ready()).await;
+    let runtime = ScriptedRuntime::new(&fixture.script);
+    runtime.is_available.store(true, Ordering::SeqCst);
+    fixture.context.runtime = Arc::new(runtime);
+    fixture.stored.host_silent_seconds.store(60, Ordering::SeqCst);
+    assert_eq!(Box::pin(time_until_closed(&mut fixture, LIMIT / 2)).await, None);
+    let is_unmeasured = Arc::clone(&fixture.stored.is_syncer_unmeasured);
+    is_unmeasured.store(true, Ordering::SeqCst);
+    assert_eq!(Box::pin(time_until_closed(&mut fixture, LONG)).await, None);
+    is_unmeasured.store(false, Ordering::SeqCst);
+    assert!(Box::pin(time_until_closed(&mut fixture, LONG)).await.is_some());
+}
+
+/// A tenant decides how long reconciles of it take.
+#[tokio::test(start_paused = true)]
+async fn slow_reconciles_keep_endpoints_for_little_longer() {
+    let mut fixture = Box::pin(ready()).await;
+    fixture.stored.is_syncer_gone.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    while !is_closed(&fixture) {
+        // As long as one may take.
+        tokio::time::advance(Duration::from_secs(100)).await;
+        let _ = Box::pin(fixture.reconcile()).await;
+        assert!(start.elapsed() < Duration::from_mins(6), "{:?}", start.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_control_that_stood_still_takes_no_syncer_for_missing() {
     let mut fixture = Box::pin(ready()).await;
     fixture.stored.is_syncer_gone.store(true, Ordering::SeqCst);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let _ = Box::pin(fixture.reconcile()).await;
         tokio::time::advance(LONG).await;
     }

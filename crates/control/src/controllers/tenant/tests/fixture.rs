@@ -77,6 +77,8 @@ pub(super) struct Stored {
     pub(super) is_syncer_gone: Arc<AtomicBool>,
     /// Whether it waits for a list.
     pub(super) is_syncer_listing: Arc<AtomicBool>,
+    /// Whether its metrics cannot be read.
+    pub(super) is_syncer_unmeasured: Arc<AtomicBool>,
     /// Values of single keys, by what follows the tenant's prefix.
     pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
 }
@@ -395,6 +397,9 @@ impl Remote for ScriptedRemote {
     async fn read_syncer_metrics(&self, _: &Endpoint) -> Result<String, ProbeError> {
         if !self.script.record("syncer probe of metrics".into()) {
             return Err(ProbeError("the script says so".into()));
+        }
+        if self.stored.is_syncer_unmeasured.load(Ordering::SeqCst) {
+            return Err(ProbeError("its metrics are too long".into()));
         }
         let number = |of: &AtomicU64| of.load(Ordering::SeqCst);
         Ok(format!(
