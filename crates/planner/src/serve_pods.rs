@@ -30,6 +30,10 @@ impl<'a> PlanningPass<'a> {
                 .find_incoming(request)
                 .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
         };
+        let next = match next {
+            Some(node) if self.is_stopped_by_minimums(request, &[node]) => None,
+            next => next,
+        };
         let Some(node) = next else {
             if stage.quota_depth.is_some() {
                 return Outcome::NotNow;

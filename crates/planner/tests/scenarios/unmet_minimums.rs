@@ -113,3 +113,65 @@ fn a_minimum_that_cannot_be_met_takes_no_node_that_requests_within_their_nominal
         describe(&made)
     );
 }
+
+/// A minimum that is borrowed, pods of a higher priority, and nodes with work of the lowest and of the highest priority.
+const URGENT: &str = "
+    pool h100 gpus=8 grace=300
+    tenant a
+    group a/private h100 5..5
+    tenant b
+    group b/g h100 0..8
+    demand b/g urgent 1x8 prio=5 since=60
+    tenant c
+    group c/g h100 0..8
+    tenant d
+    group d/g h100 0..8
+    node n1..n3 c/g used=8 age=7200
+    node o1..o4 d/g used=8 age=7200 prio=9
+";
+
+#[test]
+fn a_priority_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
+    assert_eq!(
+        reclaimed_in(URGENT),
+        [""; 0],
+        "a lacks five, and three can be reclaimed"
+    );
+    let five = URGENT.replace("n1..n3", "n1..n5");
+    assert_eq!(reclaimed_in(&five), [""; 0], "none would be left for b");
+    let six = URGENT.replace("n1..n3", "n1..n6");
+    assert_eq!(reclaimed_in(&six), ["n1", "n2", "n3", "n4", "n5", "n6"]);
+    let without = URGENT.replace("5..5", "0..5");
+    assert_eq!(reclaimed_in(&without), ["n3"], "the minimum alone is in the way");
+    // There are seven nodes.
+    let beyond = URGENT.replace("5..5", "8..8");
+    assert_eq!(reclaimed_in(&beyond), ["n3"], "one that can never be met is not");
+}
+
+#[test]
+fn a_gang_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
+    let gang = URGENT.replace("urgent 1x8", "urgent 2x8 gang");
+    for (nodes, expected) in [("n1..n3", 0), ("n1..n6", 0), ("n1..n7", 7)] {
+        let text = gang.replace("n1..n3", nodes);
+        assert_eq!(reclaimed_in(&text).len(), expected, "{nodes}");
+    }
+}
+
+#[test]
+fn a_gang_in_one_domain_reclaims_nothing_that_a_minimum_would_take_from_each_domain() {
+    let text = "
+        pool h100 gpus=8 domains grace=300
+        tenant a
+        group a/private h100 4..4
+        tenant b
+        group b/g h100 0..8
+        demand b/g urgent 4x8 gang single-domain prio=5 since=60
+        tenant c
+        group c/g h100 0..8
+        node n1..n4 rack=r1 c/g used=8 age=7200
+        node n5..n8 rack=r2 c/g used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text), [""; 0], "each domain would have two nodes for it");
+    let without = text.replace("4..4", "0..4");
+    assert_eq!(reclaimed_in(&without).len(), 4, "it would have one of them");
+}
