@@ -1,0 +1,107 @@
+//! Which pods of a tenant are one demand, with a higher count.
+
+use berth_planner::{Demand, Seconds, Topology};
+
+/// Pods of which the waits differ by less are created together.
+const CREATED_TOGETHER: Seconds = 60;
+
+/// Which pods are alike, besides what they request.
+#[derive(Clone, Copy)]
+pub(super) struct Likeness {
+    /// When the tenant left nodes unused. Pods that were created before and later ones are not alike.
+    pub(super) left_unused: Option<Seconds>,
+    /// Now, if the longest wait comes first: what is one demand has the wait of its oldest pod.
+    pub(super) by_wait_until: Option<Seconds>,
+}
+
+impl Likeness {
+    /// Whether two demands, of which the first is not the younger one, can be one with a higher count.
+    pub(super) fn can_merge(self, a: &Demand, b: &Demand) -> bool {
+        let is_later = |one: &Demand| self.left_unused.is_some_and(|at| one.waiting_since > at);
+        is_later(a) == is_later(b)
+            && self.has_waited_as_long(a, b)
+            && !a.gang
+            && !b.gang
+            && a.priority == b.priority
+            && a.selector == b.selector
+            && a.existing_nodes_only == b.existing_nodes_only
+            && a.topology == Topology::Any
+            && b.topology == Topology::Any
+            && a.pod_sets.len() == 1
+            && b.pod_sets.len() == 1
+            && a.pod_sets[0].requests == b.pod_sets[0].requests
+    }
+
+    /// Whether the second may come as early as the first. Otherwise one pod that has waited for long, or can never start, would let any number of new
+    /// ones come before the pods of other tenants. At least half of the wait is enough, so that there are few demands, however many pods there are.
+    fn has_waited_as_long(self, a: &Demand, b: &Demand) -> bool {
+        self.by_wait_until.is_none_or(|now| {
+            let wait = |one: &Demand| (now - one.waiting_since).max(0);
+            wait(b) + CREATED_TOGETHER >= wait(a) - wait(b)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{HostNode, NodeGroupDemand, PoolDevices, PoolNodes, Share, Tenant, Workload, translate_demand};
+    use berth_planner::{Amounts, Seconds};
+    use std::collections::BTreeMap;
+
+    /// How many pods each demand has, in a pool in which the longest wait comes first, or another one. The pods have waited for so long.
+    fn counts(is_fifo: bool, waits: &[Seconds]) -> Vec<u32> {
+        let amounts: Amounts = [("nvidia.com/gpu".to_owned(), 8)].into();
+        let node = HostNode {
+            name: "h1",
+            capacity: amounts.clone(),
+            ..HostNode::default()
+        };
+        let pool = PoolNodes {
+            nodes: vec![node],
+            devices: PoolDevices::Any,
+            topology: None,
+            is_fifo,
+        };
+        let (now, group) = (1_000_000, "burst");
+        let pods: Vec<Workload> = waits
+            .iter()
+            .enumerate()
+            .map(|(number, wait)| Workload {
+                name: format!("p{number}"),
+                since: now - wait,
+                amounts: amounts.clone(),
+                ..Workload::default()
+            })
+            .collect();
+        let tenant = Tenant {
+            groups: vec![NodeGroupDemand {
+                name: group,
+                pool: "h100",
+                is_dynamic: true,
+                left: 99,
+            }],
+            workloads: pods.iter().collect(),
+            share: Share::of_one(1),
+            now,
+            ..Tenant::default()
+        };
+        let found = translate_demand(&tenant, &BTreeMap::from([("h100", pool)]));
+        found.demand[group]
+            .iter()
+            .map(|demand| demand.pod_sets[0].count)
+            .collect()
+    }
+
+    #[test]
+    fn in_a_pool_where_the_longest_wait_comes_first_no_old_pod_takes_new_ones_along() {
+        let waits = [86_400, 3600, 3000, 10, 5, 0];
+        assert_eq!(counts(true, &waits), [1, 2, 3]);
+        assert_eq!(counts(false, &waits), [6]);
+    }
+
+    #[test]
+    fn however_many_pods_there_are_few_demands_follow_from_their_waits() {
+        let waits: Vec<Seconds> = (0..3000).map(|minute| minute * 60).collect();
+        assert!(counts(true, &waits).len() <= 13, "{:?}", counts(true, &waits));
+    }
+}
