@@ -31,7 +31,7 @@ impl<'a> PlanningPass<'a> {
                 .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
         };
         let next = match next {
-            Some(node) if self.is_stopped_by_minimums(request, &[node]) => None,
+            Some(node) if self.is_stopped_by_minimums(request, &[node], self.view.gpus(node)) => None,
             next => next,
         };
         let Some(node) = next else {

@@ -19,7 +19,9 @@ impl PlanningPass<'_> {
     /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
         let (placement, later) = self.find_gang_nodes(request, stage, now)?;
-        if self.is_stopped_by_minimums(request, &later) {
+        let new = placement.free.iter().chain(&later);
+        let gpus = new.map(|at| self.view.gpus(*at)).sum();
+        if self.is_stopped_by_minimums(request, &later, gpus) {
             return None;
         }
         for at in later.iter().copied() {
