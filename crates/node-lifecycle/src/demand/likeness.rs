@@ -44,16 +44,19 @@ impl Likeness {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HostNode, NodeGroupDemand, PoolDevices, PoolNodes, Share, Tenant, Workload, translate_demand};
+    use super::super::{
+        HostNode, NodeGroupDemand, PodAffinity, PoolDevices, PoolNodes, Share, Tenant, Workload, translate_demand,
+    };
     use berth_planner::{Amounts, Seconds};
     use std::collections::BTreeMap;
 
-    /// How many pods each demand has, in a pool in which the longest wait comes first, or another one. The pods have waited for so long.
-    fn counts(is_fifo: bool, waits: &[Seconds]) -> Vec<u32> {
-        let amounts: Amounts = [("nvidia.com/gpu".to_owned(), 8)].into();
+    const NOW: Seconds = 1_000_000;
+
+    /// How many pods each demand of a tenant has, in a pool in which the longest wait comes first, or another one.
+    fn count_pods(is_fifo: bool, pods: &[Workload]) -> Vec<u32> {
         let node = HostNode {
             name: "h1",
-            capacity: amounts.clone(),
+            capacity: gpus(),
             ..HostNode::default()
         };
         let pool = PoolNodes {
@@ -62,17 +65,7 @@ mod tests {
             topology: None,
             is_fifo,
         };
-        let (now, group) = (1_000_000, "burst");
-        let pods: Vec<Workload> = waits
-            .iter()
-            .enumerate()
-            .map(|(number, wait)| Workload {
-                name: format!("p{number}"),
-                since: now - wait,
-                amounts: amounts.clone(),
-                ..Workload::default()
-            })
-            .collect();
+        let group = "burst";
         let tenant = Tenant {
             groups: vec![NodeGroupDemand {
                 name: group,
@@ -82,7 +75,7 @@ mod tests {
             }],
             workloads: pods.iter().collect(),
             share: Share::of_one(1),
-            now,
+            now: NOW,
             ..Tenant::default()
         };
         let found = translate_demand(&tenant, &BTreeMap::from([("h100", pool)]));
@@ -90,6 +83,30 @@ mod tests {
             .iter()
             .map(|demand| demand.pod_sets[0].count)
             .collect()
+    }
+
+    /// The same for single pods that have waited for so long.
+    fn counts(is_fifo: bool, waits: &[Seconds]) -> Vec<u32> {
+        let pods: Vec<Workload> = waits
+            .iter()
+            .enumerate()
+            .map(|(number, wait)| pod(format!("p{number}"), *wait))
+            .collect();
+        count_pods(is_fifo, &pods)
+    }
+
+    fn pod(name: String, wait: Seconds) -> Workload {
+        Workload {
+            name,
+            since: NOW - wait,
+            amounts: gpus(),
+            ..Workload::default()
+        }
+    }
+
+    /// All GPUs of a node.
+    fn gpus() -> Amounts {
+        [("nvidia.com/gpu".to_owned(), 8)].into()
     }
 
     #[test]
@@ -103,5 +120,23 @@ mod tests {
     fn however_many_pods_there_are_few_demands_follow_from_their_waits() {
         let waits: Vec<Seconds> = (0..3000).map(|minute| minute * 60).collect();
         assert!(counts(true, &waits).len() <= 13, "{:?}", counts(true, &waits));
+    }
+
+    #[test]
+    fn pods_with_an_affinity_to_each_other_all_count_when_they_are_alike() {
+        let of_app = |app: &str, name: &str| Workload {
+            affinity: Some(PodAffinity {
+                key: format!("app={app}"),
+                topology: "zone".into(),
+            }),
+            ..pod(name.into(), 10)
+        };
+        let pods = [
+            of_app("a", "a-0"),
+            of_app("a", "a-1"),
+            of_app("b", "b-0"),
+            of_app("b", "b-1"),
+        ];
+        assert_eq!(count_pods(false, &pods), [4]);
     }
 }

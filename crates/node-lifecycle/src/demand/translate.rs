@@ -358,7 +358,9 @@ impl TenantDemand {
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
             Some(last) if likeness.can_merge(last, &demand) => {
-                last.pod_sets[0].count += 1;
+                // Pods with an affinity to each other are several.
+                let more = demand.pod_sets[0].count;
+                last.pod_sets[0].count = last.pod_sets[0].count.saturating_add(more);
                 false
             }
             _ => {
