@@ -214,21 +214,28 @@ fn a_pool_raises_alerts_while_nodes_are_not_ready_and_while_none_is_replaced() {
 #[test]
 fn only_gpus_of_nodes_of_which_none_is_requested_raise_the_alert() {
     let expression = alert_expression("BerthGPUsNotRequested");
-    let of = |tenant: &str, node: &str, values: &str| {
-        let labels = format!("tenant_namespace=\"team\", tenant=\"{tenant}\", pool=\"h100\", node=\"{node}\"");
+    let of = |tenant: &str, node: &str, pod: &str, values: &str| {
+        let labels =
+            format!("tenant_namespace=\"team\", tenant=\"{tenant}\", pool=\"h100\", node=\"{node}\", pod=\"{pod}\"");
         json!({"series": format!("berth_control_unrequested_gpus{{{labels}}}"), "values": values})
     };
     let vision = "{tenant_namespace=\"team\", tenant=\"vision\", pool=\"h100\"}";
     evaluate(
         &[
-            of("vision", "idle", "0x9 16x30"),
-            of("vision", "in_use", "7x40"),
-            of("speech", "idle", "0x40"),
-            of("speech", "in_use", "7x40"),
+            // Another pod of control has values from 28 minutes on.
+            of("vision", "idle", "a", "0x9 16x40 stale"),
+            of("vision", "idle", "b", "_x56 16x40"),
+            of("vision", "in_use", "a", "7x90"),
+            of("speech", "idle", "a", "0x90"),
+            of("speech", "in_use", "a", "7x90"),
         ],
         &[
             evaluates_to(&expression, "2m", vision, None),
-            evaluates_to(&expression, "8m", vision, Some(16)),
+            // Five minutes before, none of its nodes was idle.
+            evaluates_to(&expression, "8m", vision, None),
+            evaluates_to(&expression, "21m", vision, Some(16)),
+            evaluates_to(&expression, "27m", vision, Some(16)),
+            evaluates_to(&expression, "40m", vision, Some(16)),
         ],
     );
 }
