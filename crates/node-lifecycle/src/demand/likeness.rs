@@ -4,6 +4,8 @@ use berth_planner::{Demand, Seconds, Topology};
 
 /// Pods of which the waits differ by less are created together.
 const CREATED_TOGETHER: Seconds = 60;
+/// How often what is one demand may change while no pod comes or goes: the status of the tenant names demands, and would change with each plan.
+const STEP: Seconds = 60;
 
 /// Which pods are alike, besides what they request.
 #[derive(Clone, Copy)]
@@ -36,7 +38,8 @@ impl Likeness {
     /// ones come before the pods of other tenants. At least half of the wait is enough, so that there are few demands, however many pods there are.
     fn has_waited_as_long(self, a: &Demand, b: &Demand) -> bool {
         self.by_wait_until.is_none_or(|now| {
-            let wait = |one: &Demand| (now - one.waiting_since).max(0);
+            let until = now - now.rem_euclid(STEP);
+            let wait = |one: &Demand| (until - one.waiting_since).max(0);
             wait(b) + CREATED_TOGETHER >= wait(a) - wait(b)
         })
     }
@@ -47,7 +50,8 @@ mod tests {
     use super::super::{
         HostNode, NodeGroupDemand, PodAffinity, PoolDevices, PoolNodes, Share, Tenant, Workload, translate_demand,
     };
-    use berth_planner::{Amounts, Seconds};
+    use super::Likeness;
+    use berth_planner::{Amounts, Demand, Seconds};
     use std::collections::BTreeMap;
 
     const NOW: Seconds = 1_000_000;
@@ -120,6 +124,24 @@ mod tests {
     fn however_many_pods_there_are_few_demands_follow_from_their_waits() {
         let waits: Vec<Seconds> = (0..3000).map(|minute| minute * 60).collect();
         assert!(counts(true, &waits).len() <= 13, "{:?}", counts(true, &waits));
+    }
+
+    #[test]
+    fn what_is_one_demand_changes_once_a_minute_at_most() {
+        let demand = |waiting_since: Seconds| Demand {
+            waiting_since,
+            ..Demand::default()
+        };
+        let (old, new) = (demand(0), demand(3_010));
+        let is_one = |now: Seconds| {
+            let likeness = Likeness {
+                left_unused: None,
+                by_wait_until: Some(now),
+            };
+            likeness.has_waited_as_long(&old, &new)
+        };
+        let changes: Vec<Seconds> = (3_000..7_000).filter(|now| is_one(*now) != is_one(now - 1)).collect();
+        assert_eq!(changes, [6_000], "it has waited for almost half of that from 5,960 on");
     }
 
     #[test]
