@@ -197,7 +197,10 @@ mod tests {
         time_until_over(&mut absence, start, CHECK);
         absence.note_deletion(true);
         let later = start + LIMIT;
-        assert_eq!(time_until_over(&mut absence, later + CHECK, CHECK), LIMIT - CHECK);
+        assert_eq!(
+            time_until_over(&mut absence, later + CHECK, CHECK),
+            LIMIT.saturating_sub(CHECK)
+        );
         absence.note_deletion(false);
         assert!(absence.has_deleted());
         absence.note_working(later);
