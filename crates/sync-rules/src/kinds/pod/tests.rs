@@ -2,6 +2,7 @@
 
 mod capability;
 mod class;
+mod gates;
 mod own_taint;
 mod property;
 mod schema;
