@@ -69,6 +69,12 @@ impl Engine {
         }
     }
 
+    /// The same of a host object of which nothing but `mutable` is written. If it is not known what was written of that before, all of it counts.
+    pub(super) fn growth_of_part(&self, key: &Key, mutable: &Value) -> u64 {
+        let applied = lock(&self.applied_bytes).get(key).copied().unwrap_or_default();
+        (count_bytes(mutable) as u64).saturating_sub(applied)
+    }
+
     /// Room for an object of `bytes` on the host, which has `known` bytes there now.
     ///
     /// # Errors

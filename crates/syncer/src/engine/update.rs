@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Wait of an object that may not grow because the tenant has as many bytes on the host as it may have.
-const FULL_WAIT: Duration = Duration::from_mins(1);
+pub(super) const FULL_WAIT: Duration = Duration::from_mins(1);
 /// The result of a change for which the host has no room.
 pub(super) const REFUSED: &str = "refused";
 /// Rounds of subresource writes and a fresh read before an update gives up for now.

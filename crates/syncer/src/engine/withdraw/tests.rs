@@ -5,7 +5,7 @@ use crate::engine::{
     scripted::{Failure, Scripted},
     test_engine::tenant,
 };
-use berth_api::SyncPolicy;
+use berth_api::{SyncPolicy, labels};
 use berth_sync_rules::model::{
     KindId, Tenant,
     resource::{Key, Name, Side},
@@ -196,4 +196,36 @@ async fn an_ingress_is_withdrawn_before_a_thousand_others_whose_statuses_nobody_
     let scripted = without_statuses(tenant(SyncPolicy::default()), Failure::Silence);
     let key = put(&scripted, KindId::Ingress, ingress.clone(), json!({"spec": {}}));
     leaves_soon(scripted, key, ingress, "/ingresses/a").await;
+}
+
+/// Only what is denied is left out of it: the rest can be as long as an object may be, and a tenant may have any number of such pods.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_denied_is_closed_and_does_not_grow_once_the_tenant_has_no_room() {
+    const NOTE: &str = "simulation.berth.dev/note";
+    let [egress, ingress] = [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS];
+    for (limit, has_room) in [(512 << 20, true), (1 << 10, false)] {
+        let mut tenant = tenant(SyncPolicy::default());
+        tenant.host_limits.bytes = limit;
+        let scripted = Scripted::new(tenant, |_| None);
+        let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}});
+        let quarantine = Name::new("team", "quarantine");
+        scripted.put(Side::Tenant, KindId::NetworkPolicy, &quarantine, policy);
+        let (mut pod, host) = pods(&json!({"hostNetwork": true}), Some("gpu-1"));
+        pod["metadata"] = json!({"annotations": {NOTE: "a".repeat(10 << 10)}});
+        let key = put(&scripted, KindId::Pod, pod, host);
+        let applied = format!("labels={egress},{ingress};annotations=;gates=");
+        let open = json!({egress: labels::NETWORK_OPEN, ingress: labels::NETWORK_OPEN});
+        let live = json!({"metadata": {"labels": open, "annotations": {labels::APPLIED_KEYS: applied}}, "spec": {}});
+        scripted.serve("/pods/a", live);
+        reconcile(&scripted, &key).await.unwrap();
+        let written = scripted.sent("host PATCH", "/pods/a");
+        let [patch] = written.as_slice() else {
+            panic!("{limit}: {written:?}")
+        };
+        let metadata = &patch["metadata"];
+        for label in [egress, ingress] {
+            assert_eq!(metadata["labels"].get(label), Some(&Value::Null), "{limit} {label}");
+        }
+        assert_eq!(metadata["annotations"][NOTE].is_string(), has_room, "{limit}");
+    }
 }
