@@ -1,10 +1,13 @@
 //! Services that Ingresses and routes lead to.
 
+use super::metadata;
 use crate::model::{
     Cache, KindId, json,
     resource::{Name, host_name},
 };
 use berth_api::names;
+use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The Service of the host for one of the tenant's.
 ///
@@ -22,6 +25,29 @@ pub fn service(cache: &Cache, name: &Name) -> Result<String, String> {
         ));
     }
     Ok(host_name(KindId::Service, name))
+}
+
+/// The host object `live`, which leads nowhere in place of the Services of the host that `desired` does not name, if there are any. `paths` are those of the
+/// objects in the spec that name Services.
+pub fn narrowed(desired: &Value, live: &Value, paths: &[&str]) -> Option<Value> {
+    let mut wanted = BTreeSet::from([nowhere_at_all()]);
+    for path in paths {
+        json::each(desired, path, &mut |service| {
+            wanted.extend(json::text(service, &["name"]).map(str::to_owned));
+        });
+    }
+    let mut loses = false;
+    let mut spec = json::object([("spec", live.get("spec")?.clone())]);
+    for path in paths {
+        json::each_mut(&mut spec, path, &mut |service| {
+            if json::text(service, &["name"]).is_some_and(|name| !wanted.contains(name)) {
+                service["name"] = nowhere_at_all().into();
+                loses = true;
+            }
+        });
+    }
+    let narrowed = json::object([("metadata", metadata::unchanged(live)), ("spec", spec["spec"].take())]);
+    loses.then_some(narrowed)
 }
 
 /// [`nowhere`] for Services of which nothing but the host's name is known.

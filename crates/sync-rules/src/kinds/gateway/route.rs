@@ -175,28 +175,6 @@ const BACKENDS: [&str; 3] = [
     "spec.rules[].backendRefs[].filters[].requestMirror.backendRef",
 ];
 
-/// The host's route `live`, which leads nowhere in place of the Services of the host that `desired` does not name, if there are any.
-fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
-    let mut wanted = BTreeSet::from([backend::nowhere_at_all()]);
-    for path in BACKENDS {
-        json::each(desired, path, &mut |backend| {
-            wanted.extend(json::text(backend, &["name"]).map(str::to_owned));
-        });
-    }
-    let mut loses = false;
-    let mut spec = json::object([("spec", live.get("spec")?.clone())]);
-    for path in BACKENDS {
-        json::each_mut(&mut spec, path, &mut |backend| {
-            if json::text(backend, &["name"]).is_some_and(|name| !wanted.contains(name)) {
-                backend["name"] = backend::nowhere_at_all().into();
-                loses = true;
-            }
-        });
-    }
-    let narrowed = json::object([("metadata", metadata::unchanged(live)), ("spec", spec["spec"].take())]);
-    loses.then_some(narrowed)
-}
-
 impl Route {
     /// Services that a route of `namespace` names.
     fn services(namespace: &str, route: &Value) -> BTreeSet<Name> {
@@ -303,7 +281,7 @@ impl ToHost for Route {
     }
 
     fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
-        narrowed(desired, live)
+        backend::narrowed(desired, live, &BACKENDS)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value, _host: &Value) -> WhenDenied {

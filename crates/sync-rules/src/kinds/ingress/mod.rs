@@ -8,6 +8,7 @@
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
 //! | `rules[].http.paths[]` | copied if no controller can take them for configuration: see `paths` |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
+//! | a Service to which a change no longer leads | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
 //! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's; the Secret is synced as well |
 //! | anything else | denied by name |
@@ -80,6 +81,12 @@ const BACKEND: Fields = &[
 ];
 const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
 const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
+
+/// Where an Ingress names Services.
+const SERVICES: [&str; 2] = [
+    "spec.defaultBackend.service",
+    "spec.rules[].http.paths[].backend.service",
+];
 
 struct Ingresses;
 
@@ -163,6 +170,14 @@ impl ToHost for Ingresses {
         let annotations = annotations::translate(cache, ingress, &mut issues);
         let metadata = json!({"labels": metadata::labels(ingress, &[], &cache.tenant.policy.ingress.labels), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        backend::narrowed(desired, live, &SERVICES)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value, _host: &Value) -> WhenDenied {
