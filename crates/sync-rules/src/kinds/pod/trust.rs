@@ -67,16 +67,34 @@ pub struct Bundles {
     pub are_too_large: bool,
 }
 
-/// Bytes of a token, at most: about those of one with the longest names.
+/// Bytes of a token without its audience, at most: about those of one with the longest names.
 const TOKEN_BYTES: usize = 2 << 10;
 /// Bytes of a key and its certificates, which signers make no larger without need.
 const CERTIFICATE_BYTES: usize = 8 << 10;
 
 /// Bytes of the Secret of a pod that selects these certificates, about.
 pub fn secret_bytes(pod: &Value, bundles: &Bundles) -> usize {
-    let (tokens, certificates) = (token::asked(pod).len(), certificate::asked(pod).len());
+    let tokens = token::asked(pod).into_iter();
+    let tokens: usize = tokens
+        .map(|token| TOKEN_BYTES + bytes_of_audience(&token.audience))
+        .sum();
     let found: usize = bundles.found.values().map(String::len).sum();
-    tokens * TOKEN_BYTES + certificates * CERTIFICATE_BYTES + found
+    tokens + certificate::asked(pod).len() * CERTIFICATE_BYTES + found
+}
+
+/// Bytes of an audience in a token: JSON as Go writes it, in base64 there and once more in the Secret. No API server limits how long it is.
+fn bytes_of_audience(audience: &str) -> usize {
+    let escaped: usize = audience.chars().map(bytes_in_json).sum();
+    escaped * 16 / 9
+}
+
+fn bytes_in_json(character: char) -> usize {
+    match character {
+        '"' | '\\' => 2,
+        '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => 6,
+        control if control.is_ascii_control() => 6,
+        other => other.len_utf8(),
+    }
 }
 
 /// Denies a pod whose tokens and certificates would have more bytes than its Secret may have.
@@ -390,5 +408,23 @@ mod tests {
         };
         assert_eq!(denial(&cache, &pod(100)), None);
         assert!(denial(&cache, &pod(200)).unwrap().contains("200 tokens"));
+    }
+
+    #[test]
+    fn a_token_is_as_large_as_its_audience_makes_it() {
+        let cache = cache(&[]);
+        let pod = |audience: &str| {
+            let sources = json!([{"serviceAccountToken": {"path": "token", "audience": audience}}]);
+            json!({"spec": {"volumes": [{"name": "tokens", "projected": {"sources": sources}}]}})
+        };
+        let bytes = |audience: &str| secret_bytes(&pod(audience), &Bundles::default());
+        assert_eq!(bytes(""), TOKEN_BYTES);
+        assert_eq!(bytes(&"a".repeat(900)), TOKEN_BYTES + 1600);
+        assert_eq!(bytes(&"<".repeat(900)), TOKEN_BYTES + 9600, "six characters each");
+        assert_eq!(bytes(&"\n".repeat(900)), TOKEN_BYTES + 9600);
+        assert_eq!(bytes(&"\"".repeat(900)), TOKEN_BYTES + 3200);
+        assert_eq!(bytes(&"\u{e9}".repeat(900)), TOKEN_BYTES + 3200);
+        assert_eq!(denial(&cache, &pod(&"a".repeat(100_000))), None);
+        assert!(denial(&cache, &pod(&"a".repeat(200_000))).is_some());
     }
 }
