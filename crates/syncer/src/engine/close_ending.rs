@@ -54,8 +54,12 @@ impl ObjectSync<'_> {
         } else {
             self.ask_to_write(&desired, false, bytes)
         };
-        let patch = if wait.is_none() { Some(closing) } else { isolating };
-        if let Some(patch) = patch {
+        let patch = if wait.is_none() {
+            self.fit_closing(host, closing, &live)
+        } else {
+            isolating.map(|patch| (patch, None))
+        };
+        if let Some((patch, _in_flight)) = patch {
             self.write_closing(host, patch).await?;
         }
         Ok(wait)

@@ -28,6 +28,8 @@ const UPDATE_ROUNDS: usize = 4;
 pub(super) enum Part {
     /// [`ToHost::closing_patch`](berth_sync_rules::model::ToHost::closing_patch).
     Closing,
+    /// The same, as far as there is [room](super::closing_room).
+    ClosingWithoutRoom,
     /// [`ToHost::isolating_patch`](berth_sync_rules::model::ToHost::isolating_patch).
     Isolating,
 }
@@ -166,7 +168,7 @@ impl ObjectSync<'_> {
         let _in_flight = match engine.reserve_growth(host.bytes.into(), growth) {
             Ok(in_flight) => in_flight,
             Err(exceeded) => {
-                self.close_now(host, &desired, Part::Closing).await;
+                self.close_now(host, &desired, Part::ClosingWithoutRoom).await;
                 self.narrow_now(stored, host, &desired).await;
                 let message = exceeded.to_string();
                 engine
@@ -273,12 +275,14 @@ impl ObjectSync<'_> {
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
         };
-        let patch = match part {
-            Part::Closing => kind.closing_patch(desired, &live),
-            Part::Isolating => kind.isolating_patch(desired, &live),
+        let closing = || kind.closing_patch(desired, &live);
+        let fitting = match part {
+            Part::Closing => closing().map(|patch| (patch, None)),
+            Part::ClosingWithoutRoom => closing().and_then(|patch| self.fit_closing(host, patch, &live)),
+            Part::Isolating => kind.isolating_patch(desired, &live).map(|patch| (patch, None)),
         };
-        match patch {
-            Some(patch) => self.write_closing(host, patch).await,
+        match fitting {
+            Some((patch, _in_flight)) => self.write_closing(host, patch).await,
             None => Ok(()),
         }
     }

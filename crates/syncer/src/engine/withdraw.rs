@@ -106,7 +106,7 @@ impl ObjectSync<'_> {
             Ok(in_flight) => in_flight,
             Err(exceeded) => {
                 first_comparison::note_later();
-                self.close_now(host, &reduced, Part::Closing).await;
+                self.close_now(host, &reduced, Part::ClosingWithoutRoom).await;
                 self.narrow_now(stored, host, &reduced).await;
                 engine.compare_later(&key);
                 engine.queue_of(self.id).add_after(QueuedKey(key.clone()), FULL_WAIT);

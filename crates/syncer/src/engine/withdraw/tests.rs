@@ -5,7 +5,7 @@ use crate::engine::{
     scripted::{Failure, Scripted},
     test_engine::tenant,
 };
-use berth_api::{SyncPolicy, labels};
+use berth_api::{SyncPolicy, labels, pod_labels::host_key};
 use berth_sync_rules::model::{
     KindId, Tenant,
     resource::{Key, Name, Side},
@@ -203,7 +203,8 @@ async fn an_ingress_is_withdrawn_before_a_thousand_others_whose_statuses_nobody_
 async fn a_pod_that_is_denied_is_closed_and_does_not_grow_once_the_tenant_has_no_room() {
     const NOTE: &str = "simulation.berth.dev/note";
     let [egress, ingress] = [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS];
-    for (limit, has_room) in [(512 << 20, true), (1 << 10, false)] {
+    let app = host_key("app");
+    for (limit, has_room, has_room_for_labels) in [(512 << 20, true, true), (1 << 10, false, true), (1, false, false)] {
         let mut tenant = tenant(SyncPolicy::default());
         tenant.host_limits.bytes = limit;
         let scripted = Scripted::new(tenant, |_| None);
@@ -211,7 +212,7 @@ async fn a_pod_that_is_denied_is_closed_and_does_not_grow_once_the_tenant_has_no
         let quarantine = Name::new("team", "quarantine");
         scripted.put(Side::Tenant, KindId::NetworkPolicy, &quarantine, policy);
         let (mut pod, host) = pods(&json!({"hostNetwork": true}), Some("gpu-1"));
-        pod["metadata"] = json!({"annotations": {NOTE: "a".repeat(10 << 10)}});
+        pod["metadata"] = json!({"labels": {"app": "db"}, "annotations": {NOTE: "a".repeat(10 << 10)}});
         let key = put(&scripted, KindId::Pod, pod, host);
         let applied = format!("labels={egress},{ingress};annotations=;gates=");
         let open = json!({egress: labels::NETWORK_OPEN, ingress: labels::NETWORK_OPEN});
@@ -226,6 +227,7 @@ async fn a_pod_that_is_denied_is_closed_and_does_not_grow_once_the_tenant_has_no
         for label in [egress, ingress] {
             assert_eq!(metadata["labels"].get(label), Some(&Value::Null), "{limit} {label}");
         }
+        assert_eq!(metadata["labels"][&app].is_string(), has_room_for_labels, "{limit}");
         assert_eq!(metadata["annotations"][NOTE].is_string(), has_room, "{limit}");
     }
 }
