@@ -49,6 +49,8 @@ pub(super) const WAITS: &str = "waiting for its turn";
 pub(super) const DELAYED: &str = "WriteDelayed";
 /// Bytes of small objects that may be written at once: those of some ten thousand pods.
 const SMALL_ALLOWANCE: u64 = 128 << 20;
+/// An object that has grown by no more than this since its turn came keeps it: the status of a pod changes meanwhile.
+const KEEPS_TURN: u64 = 4 << 10;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
 /// Interval at which the next key looks for room among what others have taken and not used.
@@ -257,15 +259,16 @@ impl Turns {
         }
     }
 
-    /// A key asks to write an object of `bytes`. If its turn comes later, it is reconciled again then.
+    /// A key asks to write an object of `bytes`. If its turn comes later, it is reconciled again then. One that has become much larger since its turn came
+    /// waits for another: pods wait long for their places, and what they become meanwhile would be written as fast as they get these.
     pub(super) fn ask(&self, key: &Key, bytes: u64) -> Turn {
         let granted = lock(&self.granted).remove(key);
         match granted {
-            Some(granted) => {
+            Some(granted) if bytes.saturating_sub(granted) <= KEEPS_TURN => {
                 self.take(bytes.saturating_sub(granted));
                 Turn::Now
             }
-            None => self.line_of(bytes).ask(key, bytes, true),
+            _ => self.line_of(bytes).ask(key, bytes, true),
         }
     }
 
