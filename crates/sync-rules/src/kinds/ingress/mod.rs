@@ -141,13 +141,14 @@ impl ToHost for Ingresses {
     fn translate(&self, cache: &Cache, name: &Name, ingress: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let source = &ingress["spec"];
+        let services = backend::Services::new(cache);
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         if let Some(class) = class::chosen(cache, class_name(ingress), &mut issues) {
             spec.insert("ingressClassName".into(), class.into());
         }
         if let Some(default) = source.get("defaultBackend").filter(|backend| !backend.is_null()) {
             hostnames::check(cache, "", "spec.defaultBackend", &mut issues);
-            let backend = self::backend(cache, name, default, "spec.defaultBackend", &mut issues);
+            let backend = self::backend(&services, name, default, "spec.defaultBackend", &mut issues);
             spec.insert("defaultBackend".into(), backend);
         }
         let mut list = |field: &'static str, one: &mut dyn FnMut(&Value, &str) -> Value| {
@@ -162,7 +163,7 @@ impl ToHost for Ingresses {
         };
         let has_expressions = paths::has_expressions(ingress);
         list("rules", &mut |source, path| {
-            rule(cache, name, (source, path), has_expressions, &mut issues)
+            rule((cache, &services), name, (source, path), has_expressions, &mut issues)
         });
         list("tls", &mut |source, path| tls(cache, name, source, path, &mut issues));
         field_checks::check(source, "spec", "", paths::CHECKS, &mut issues);
@@ -205,7 +206,7 @@ impl ToHost for Ingresses {
 }
 
 fn rule(
-    cache: &Cache,
+    (cache, services): (&Cache, &backend::Services<'_>),
     name: &Name,
     (source, path): (&Value, &str),
     has_expressions: bool,
@@ -225,7 +226,7 @@ fn rule(
             let path = format!("{path}.http.paths[{index}]");
             let mut copied = fields::copy(source, &path, PATH, issues);
             paths::check(source, &path, has_expressions, issues);
-            let backend = backend(cache, name, &source["backend"], &format!("{path}.backend"), issues);
+            let backend = backend(services, name, &source["backend"], &format!("{path}.backend"), issues);
             copied.insert("backend".into(), backend);
             copied.into()
         })
@@ -234,13 +235,19 @@ fn rule(
     rule.into()
 }
 
-fn backend(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+fn backend(
+    services: &backend::Services<'_>,
+    name: &Name,
+    source: &Value,
+    path: &str,
+    issues: &mut FieldIssues,
+) -> Value {
     let mut backend = fields::copy(source, path, BACKEND, issues);
     if let Some(service) = source.get("service").filter(|service| !service.is_null()) {
         let path = format!("{path}.service");
         let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, issues);
         let target = Name::new(&name.namespace, json::text(service, &["name"]).unwrap_or_default());
-        let host = backend::service(cache, &target).unwrap_or_else(|why| {
+        let host = services.on_host(&target).unwrap_or_else(|why| {
             issues.ignored.push(DeniedField::new(&path, why));
             backend::nowhere(&target)
         });
