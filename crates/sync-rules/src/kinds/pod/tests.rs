@@ -6,6 +6,7 @@ mod gates;
 mod own_taint;
 mod property;
 mod schema;
+mod too_large;
 
 use super::*;
 use crate::model::{store::Stored, tenant::test_tenant};
