@@ -48,7 +48,7 @@ use crate::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
         pod_selector::scoped,
-        sizes,
+        sizes::{self, MOST_EXCEPTED, MOST_PEERS},
     },
 };
 use peers::Peers;
@@ -114,8 +114,9 @@ impl ToHost for Policies {
         let source = &policy["spec"];
         let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        // An unknown field may change what the rules mean.
-        let understood = issues.denied.is_empty();
+        // An unknown field may change what the rules mean. Rules that are too many are left out, so they need not be made: a rule for everyone is short in the
+        // tenant, and can have thousands of ranges on the host.
+        let makes_rules = issues.denied.is_empty() && !has_too_many_rules(policy);
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
         spec.insert(
             "podSelector".into(),
@@ -126,18 +127,21 @@ impl ToHost for Policies {
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
         }
         let peers = Peers::new(cache, &name.namespace);
+        let mut made = 0;
         for (direction, side) in DIRECTIONS {
-            let rules: Vec<Value> = json::items(source, &[direction])
-                .iter()
-                .enumerate()
-                .filter(|_| understood)
-                .flat_map(|(index, source)| {
-                    let path = format!("spec.{direction}[{index}]");
-                    rules(&peers, source, side, &path, &mut issues)
-                })
-                .collect();
-            if !rules.is_empty() {
-                spec.insert(direction.into(), rules.into());
+            let mut all: Vec<Value> = Vec::new();
+            for (index, source) in json::items(source, &[direction]).iter().enumerate() {
+                // With so many, none of them stays.
+                if !makes_rules || made > MOST_PEERS + MOST_EXCEPTED {
+                    break;
+                }
+                let path = format!("spec.{direction}[{index}]");
+                let rules = rules(&peers, source, side, &path, &mut issues);
+                made += rules.iter().map(|rule| count_ranges(rule, side)).sum::<usize>();
+                all.extend(rules);
+            }
+            if !all.is_empty() {
+                spec.insert(direction.into(), all.into());
             }
         }
         let annotations = metadata::annotations(policy, &AnnotationRules::default(), &mut issues);
@@ -148,6 +152,20 @@ impl ToHost for Policies {
         issues.ignored.append(&mut issues.denied);
         issues.into_result(object)
     }
+}
+
+/// Whether a policy of the tenant has more rules, peers or ports than it may have.
+fn has_too_many_rules(policy: &Value) -> bool {
+    let mut limits = sizes::NETWORK_POLICY_RULES.iter();
+    limits.any(|limit| limit.measure.count(policy) > limit.in_tenant)
+}
+
+/// The peers of a rule on the host, with the ranges that are excepted from them.
+fn count_ranges(rule: &Value, side: &str) -> usize {
+    let peers = json::items(rule, &[side]).iter();
+    peers
+        .map(|peer| 1 + json::items(peer, &["ipBlock", "except"]).len())
+        .sum()
 }
 
 /// Takes all rules out of a policy that has too many: it then closes its directions.

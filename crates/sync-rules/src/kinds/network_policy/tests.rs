@@ -173,6 +173,40 @@ fn a_policy_with_too_many_rules_closes_its_directions() {
 }
 
 #[test]
+fn of_rules_that_become_too_many_no_more_is_made() {
+    let blocked: Vec<String> = (0..250).map(|number| format!("10.{number}.0.0/16")).collect();
+    let mut limits = everything();
+    limits.blocked = serde_json::from_value(json!(blocked)).unwrap();
+    let cache = cache_with(&limits);
+    let (spec, ignored) = translate_in(
+        &cache,
+        &json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": vec![json!({}); 400_000]}),
+    );
+    assert_eq!(spec.get("egress"), None);
+    assert!(
+        ignored[0].contains("there are 400000, and one object may have at most 5000"),
+        "{ignored:?}"
+    );
+    let (spec, ignored) = translate_in(
+        &cache,
+        &json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": vec![json!({}); 5000]}),
+    );
+    assert_eq!(spec.get("egress"), None);
+    let made = ignored.iter().find_map(|why| {
+        why.split("this becomes ")
+            .nth(1)?
+            .split(' ')
+            .next()?
+            .parse::<usize>()
+            .ok()
+    });
+    assert!(
+        made.is_some_and(|made| (MOST_EXCEPTED + 1..MOST_EXCEPTED + MOST_PEERS + 1000).contains(&made)),
+        "{ignored:?}"
+    );
+}
+
+#[test]
 fn a_direction_that_costs_the_host_too_much_is_closed() {
     let blocked: Vec<String> = (0..100).map(|n| format!("172.16.{n}.1/32")).collect();
     let declared = [json!({"cidr": "0.0.0.0/0"})];
