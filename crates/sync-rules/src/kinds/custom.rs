@@ -48,6 +48,9 @@ const FORBIDDEN: &[ForbiddenField] = &[ForbiddenField {
     why: "a group keeps its devices as long as it exists, also those of a node that is another tenant's by then: name the claims in the pods alone",
 }];
 
+/// Most selectors of an object. Where the tenant writes none there is one on the host, which is much larger than nothing.
+const MOST_SELECTORS: usize = 2_000;
+
 fn leak(text: String) -> &'static str {
     text.leak()
 }
@@ -130,6 +133,7 @@ impl CustomKind {
     /// Narrows the selectors to the pods of the namespace in the tenant. What no selector means is for the controller to say, and for many it is every pod
     /// of the namespace on the host: there all namespaces of the tenant are one.
     fn narrow_selectors(&self, cache: &Cache, name: &Name, object: &mut Value, issues: &mut FieldIssues) {
+        let mut count = 0;
         for path in &self.rules.selectors {
             // No spec may mean the same.
             if let Some((first, _)) = path.split_once('.')
@@ -138,11 +142,20 @@ impl CustomKind {
             {
                 object[first] = json!({});
             }
-            json::each_field_mut(object, path, &mut |selector| match selector {
-                Value::Null => *selector = pod_selector::scoped(cache, &json!({}), Some(&[&name.namespace])),
-                Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
-                _ => issues.deny(path, "this must be a selector of labels"),
+            json::each_field_mut(object, path, &mut |selector| {
+                count += 1;
+                match selector {
+                    // They are denied.
+                    _ if count > MOST_SELECTORS => {}
+                    Value::Null => *selector = pod_selector::scoped(cache, &json!({}), Some(&[&name.namespace])),
+                    Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
+                    _ => issues.deny(path, "this must be a selector of labels"),
+                }
             });
+        }
+        if count > MOST_SELECTORS {
+            let why = format!("there are {count} selectors, and one object may have at most {MOST_SELECTORS}");
+            issues.deny("metadata and spec", why);
         }
     }
 
@@ -355,6 +368,24 @@ mod tests {
             let denied = translate(json!({"metadata": {}, "spec": {"selector": odd}})).unwrap_err();
             assert_eq!(denied[0].field, "spec.selector");
         }
+    }
+
+    #[test]
+    fn selectors_without_end_are_denied_before_they_are_made() {
+        let mut tenant = cache().tenant;
+        Arc::make_mut(&mut tenant.policy).kinds[0].selectors = vec!["spec.groups[].selector".into()];
+        let cache = registry::new_cache(tenant);
+        let (_, rules) = rules(&cache);
+        let translate = |count: usize| {
+            let object = json!({"metadata": {}, "spec": {"groups": vec![json!({}); count]}});
+            rules.translate(&cache, &Name::new("research", "g"), &object)
+        };
+        assert!(translate(1000).is_ok());
+        let denied = translate(200_000).unwrap_err();
+        assert!(denied[0].why.starts_with("there are 200000 selectors"), "{denied:?}");
+        let words: Vec<&str> = denied[1].why.split(' ').collect();
+        let bytes: usize = words[2].parse().unwrap();
+        assert!(bytes < 2_000_000, "most are not made: {}", denied[1].why);
     }
 
     #[test]
