@@ -384,7 +384,7 @@ mod tests {
         let denied = translate(200_000).unwrap_err();
         assert!(denied[0].why.starts_with("there are 200000 selectors"), "{denied:?}");
         let words: Vec<&str> = denied[1].why.split(' ').collect();
-        let bytes: usize = words[2].parse().unwrap();
+        let bytes: usize = words[3].parse().unwrap();
         assert!(bytes < 2_000_000, "most are not made: {}", denied[1].why);
     }
 
