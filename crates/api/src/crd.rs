@@ -226,4 +226,16 @@ mod tests {
             assert_eq!(message.is_some(), has_conditions, "{kind}");
         }
     }
+
+    #[test]
+    fn a_class_shows_the_version_of_its_new_tenants() {
+        let class = all().into_iter().find(|crd| crd.spec.names.kind == "TenantClass");
+        let columns = class.unwrap().spec.versions[0].additional_printer_columns.clone();
+        let columns = columns.unwrap_or_default();
+        let version = columns.iter().find(|column| column.name == "Default-Version");
+        assert_eq!(
+            version.map(|column| column.json_path.as_str()),
+            Some(".spec.defaultVersion")
+        );
+    }
 }

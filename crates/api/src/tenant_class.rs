@@ -27,6 +27,7 @@ pub const DEFAULT_CLASS: &str = "default";
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.schedulingMode"),
+    printcolumn(name = "Default-Version", type_ = "string", json_path = ".spec.defaultVersion"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),

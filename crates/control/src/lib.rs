@@ -287,6 +287,7 @@ fn build_controllers(
             queue: queue.clone(),
             metrics: metrics.sleep.clone(),
             rotations: metrics.rotations.clone(),
+            own_slices_deleted: metrics.syncers.own_slices_deleted.clone(),
             recorder: recorder.clone(),
         },
         host_node_pool: build_host_node_pools(&client, &stores, (&requested, &unavailable, &health), &recorder),

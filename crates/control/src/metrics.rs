@@ -1,8 +1,10 @@
 //! Counters of control.
 
+mod repair;
 mod sleep;
 mod syncers;
 
+pub use repair::RepairMetrics;
 pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
 pub use syncers::SyncerMetrics;
 
@@ -167,6 +169,8 @@ pub struct Metrics {
     pub recycling_seconds: Family<RecyclingLabels, Histogram>,
     /// Nodes that could not be recycled.
     pub quarantines: Counter,
+    /// Nodes that are not Ready, in pools that repair their nodes.
+    pub repair: RepairMetrics,
     /// Placeholders by pool.
     pub placeholders: Gauges<PoolLabels>,
     /// `TenantClusters` that exist.
@@ -233,6 +237,7 @@ impl Metrics {
             }),
             quarantines: Counter::default(),
             plan_violations: Family::default(),
+            repair: RepairMetrics::default(),
             placeholders: Gauges::default(),
             tenants: Gauge::default(),
             sleep: SleepMetrics::default(),
@@ -295,6 +300,7 @@ impl Metrics {
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
         metrics.register_limits(registry);
+        metrics.repair.register(registry);
         metrics.sleep.register(registry);
         metrics.syncers.register(registry);
         registry.register(

@@ -7,7 +7,11 @@
 /// The names of the numbers in the metrics of a syncer.
 const UNLISTED: &str = "berth_syncer_unlisted_kinds";
 const FAILING: &str = "berth_syncer_failing_keys";
+const HOST_SILENT: &str = "berth_syncer_host_silent_seconds";
 const UNCOMPARED: &str = "berth_syncer_uncompared_objects ";
+
+/// Seconds without an answer of the host's API server after which a syncer counts as one that the host does not answer. A server that is restarted needs less.
+const LONGEST_SILENCE: i64 = 60;
 
 /// What was read last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct SyncerReport {
     pub unlisted_kinds: i64,
     /// Objects on the host that its syncer cannot bring up to date.
     pub failing_keys: i64,
+    /// Seconds for which the host's API server has not answered its syncer.
+    pub host_silent_seconds: i64,
 }
 
 impl SyncerReport {
@@ -25,6 +31,12 @@ impl SyncerReport {
     pub(crate) fn read(&mut self, metrics: &str) {
         self.unlisted_kinds = sum(metrics, UNLISTED);
         self.failing_keys = sum(metrics, FAILING);
+        self.host_silent_seconds = sum(metrics, HOST_SILENT);
+    }
+
+    /// Whether the host's API server does not answer the syncer: it keeps nothing up to date there.
+    pub(crate) fn is_host_silent(&self) -> bool {
+        self.host_silent_seconds >= LONGEST_SILENCE
     }
 }
 
@@ -55,6 +67,11 @@ mod tests {
         let mut report = SyncerReport::default();
         report.read(metrics);
         assert_eq!((report.unlisted_kinds, report.failing_keys), (2, 7));
+        assert!(!report.is_host_silent());
+        for (seconds, is_silent) in [(0, false), (59, false), (60, true)] {
+            report.read(&format!("berth_syncer_host_silent_seconds {seconds}\n"));
+            assert_eq!(report.is_host_silent(), is_silent, "{seconds}");
+        }
         report.read("");
         assert_eq!(report, SyncerReport::default(), "an older syncer does not say it");
     }

@@ -29,6 +29,7 @@ mod incoming;
 mod kept_by_pods;
 mod load;
 mod minimum;
+mod minimums_first;
 mod over_limit;
 mod pass;
 mod placement;

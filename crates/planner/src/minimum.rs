@@ -346,10 +346,13 @@ impl PlanningPass<'_> {
     /// The first minimum that waits and may have a node, other than that of the group which loses it. It is an entry of `unmet_minimums`.
     pub fn find_minimum_for(&mut self, node: usize) -> Option<usize> {
         let mut unmet = 0..self.unmet_minimums.len();
-        unmet.find(|minimum| {
-            let group = self.unmet_minimums[*minimum].0;
-            self.view.nodes[node].group != Some(group) && self.may_be_for_minimum(node, group)
-        })
+        unmet.find(|minimum| self.may_get(*minimum, node))
+    }
+
+    /// Whether a minimum that waits, an entry of `unmet_minimums`, may have a node that its own group does not lose.
+    pub fn may_get(&mut self, minimum: usize, node: usize) -> bool {
+        let group = self.unmet_minimums[minimum].0;
+        self.view.nodes[node].group != Some(group) && self.may_be_for_minimum(node, group)
     }
 
     /// Gives a node that is taken from a tenant to a minimum that waits, as [`Self::find_minimum_for`] found it: the next plan would serve

@@ -30,7 +30,11 @@ impl<'a> PlanningPass<'a> {
                 .find_incoming(request)
                 .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
         };
-        let Some(node) = next else {
+        let is_stopped = next.is_some_and(|node| {
+            let gpus = self.view.gpus(node);
+            self.is_in_stage(tenant, stage, gpus) && self.is_stopped_by_minimums(request, &[node], gpus)
+        });
+        let Some(node) = next.filter(|_| !is_stopped) else {
             if stage.quota_depth.is_some() {
                 return Outcome::NotNow;
             }

@@ -19,6 +19,11 @@ impl PlanningPass<'_> {
     /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
         let (placement, later) = self.find_gang_nodes(request, stage, now)?;
+        let new = placement.free.iter().chain(&later);
+        let gpus = new.map(|at| self.view.gpus(*at)).sum();
+        if self.is_stopped_by_minimums(request, &later, gpus) {
+            return None;
+        }
         for at in later.iter().copied() {
             if let Some(minimum) = self.find_minimum_for(at)
                 && self.take_from_group(at, request)

@@ -2,21 +2,16 @@
 
 use crate::{
     Unclean,
-    files::{entries, folder_to_empty, remove},
+    files::{self, folder_to_empty},
     node::Node,
 };
 
 /// Empties folders; the folders themselves stay.
 pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> {
-    let mut removed = 0;
     for folder in folders {
-        let path = folder_to_empty(node, folder)?;
-        for entry in entries(&path)? {
-            remove(&entry)?;
-            removed += 1;
-        }
+        files::empty(&folder_to_empty(node, folder)?)?;
     }
-    Ok(format!("removed {removed} entries of {} folders", folders.len()))
+    Ok(format!("emptied {} folders", folders.len()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Files of the node. A missing file is no error; a file that cannot be read is one.
 
-use crate::{Unclean, node::Node, removal::remove_folder};
+use crate::{
+    Unclean,
+    node::Node,
+    removal::{empty_folder, remove_folder},
+};
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
@@ -67,6 +71,11 @@ pub(crate) fn remove(path: &Path) -> Result<(), Unclean> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Removes everything in a folder, which stays. The entries are not kept in memory: a tenant can have made any number of them.
+pub(crate) fn empty(folder: &Path) -> Result<(), Unclean> {
+    empty_folder(folder).map_err(at(folder))
 }
 
 /// Where a folder is whose content may be removed, by its path on the node.

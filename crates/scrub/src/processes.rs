@@ -7,43 +7,91 @@ use crate::{
     node::Node,
     retry::{PAUSE, TIMEOUT, pause},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use std::{collections::BTreeSet, fs, time::Instant};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+/// How long processes and containers may be unreadable without interruption.
+const SETTLES: Duration = Duration::from_secs(10);
 
 /// A process that must not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leftover {
     pid: u32,
+    /// Its cgroups, as `/proc` has them.
+    groups: String,
     why: String,
 }
 
 /// Kills what is left and waits until it is gone.
 pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
-    let deadline = Instant::now() + TIMEOUT;
+    let began = Instant::now();
+    let mut unreadable_since = None;
     let mut ended = BTreeSet::new();
     loop {
-        let left = leftovers(node)?;
-        let containers = tenant_containers(node)?;
-        if left.is_empty() && containers.is_empty() {
-            return Ok(format!("{} processes of tenants were left and are gone", ended.len()));
-        }
-        if Instant::now() >= deadline {
-            return Err(leftover_error(&left, &containers));
-        }
-        for Leftover { pid, .. } in &left {
-            ended.insert(*pid);
-            if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
-                // The process may have ended meanwhile.
-                let _ = kill_process(pid, Signal::KILL);
+        match find_all(node) {
+            Ok((left, containers)) if left.is_empty() && containers.is_empty() => {
+                return Ok(format!("{} processes of tenants were left and are gone", ended.len()));
+            }
+            Ok((left, containers)) if began.elapsed() >= TIMEOUT => return Err(leftover_error(&left, &containers)),
+            Ok((left, _)) => {
+                unreadable_since = None;
+                for process in &left {
+                    ended.insert(process.pid);
+                    kill(node, process);
+                }
+            }
+            // A bundle that is being written cannot be parsed, and programs that only read what GPUs report have them open for moments.
+            Err(error) => {
+                let since: &mut Instant = unreadable_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= SETTLES || began.elapsed() >= TIMEOUT {
+                    return Err(error);
+                }
             }
         }
         pause(PAUSE);
     }
 }
 
+/// Processes that must not be there, and pods of tenants' containers.
+fn find_all(node: &Node) -> Result<(Vec<Leftover>, Vec<String>), Unclean> {
+    Ok((leftovers(node)?, tenant_containers(node)?))
+}
+
+/// Kills a process that must not be there. The kernel gives IDs of processes again: with many short ones, a tenant lets it come to that within
+/// seconds. So the process is held while its cgroups are read again.
+fn kill(node: &Node, left: &Leftover) {
+    let Some(pid) = i32::try_from(left.pid).ok().and_then(Pid::from_raw) else {
+        return;
+    };
+    let held = pidfd_open(pid, PidfdFlags::empty());
+    if !is_still(node, left) {
+        return;
+    }
+    // The process may have ended meanwhile.
+    let _ = match held {
+        Ok(held) => pidfd_send_signal(&held, Signal::KILL),
+        // A kernel before 5.3.
+        Err(Errno::NOSYS) => kill_process(pid, Signal::KILL),
+        Err(error) => Err(error),
+    };
+}
+
+/// Whether the process with this ID is in the same cgroups as the one that was found.
+fn is_still(node: &Node, left: &Leftover) -> bool {
+    let process = node.path("/proc").join(left.pid.to_string());
+    text(&process.join("cgroup")).is_ok_and(|groups| groups.as_ref() == Some(&left.groups))
+}
+
 /// Whether nothing is left.
 pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
-    let (left, containers) = (leftovers(node)?, tenant_containers(node)?);
+    let (left, containers) = find_all(node)?;
     if left.is_empty() && containers.is_empty() {
         return Ok(());
     }
@@ -107,6 +155,7 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
             Some(pod) if platform.contains(pod.as_str()) || node.is_platform_pod(&pod) => {}
             Some(pod) => left.push(Leftover {
                 pid,
+                groups,
                 why: format!("of the pod {pod}"),
             }),
             // A service of the machine itself may hold GPUs: NVIDIA's persistence daemon, DCGM.
@@ -273,6 +322,39 @@ mod tests {
             error.contains("process 14") && error.contains("/dev/nvidia3"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_id_that_another_process_has_by_now_is_noticed() {
+        let of_tenant = "0::/kubepods/podtenant/c\n";
+        let (folder, node) = machine(&[(11, of_tenant)]);
+        let left = leftovers(&node).unwrap().remove(0);
+        assert!(is_still(&node, &left));
+        let groups = folder.path().join("proc/11/cgroup");
+        fs::write(&groups, "0::/system.slice/kubelet.service\n").unwrap();
+        assert!(!is_still(&node, &left));
+        fs::remove_file(&groups).unwrap();
+        assert!(!is_still(&node, &left), "it has ended");
+    }
+
+    #[test]
+    fn a_bundle_that_is_being_written_is_read_again() {
+        let (folder, node) = machine(&[]);
+        let bundles = folder
+            .path()
+            .join("run/containerd/io.containerd.runtime.v2.task/k8s.io");
+        fs::remove_dir_all(bundles.join("c2")).unwrap();
+        let config = bundles.join("c1/config.json");
+        let whole = fs::read(&config).unwrap();
+        fs::write(&config, &whole[..10]).unwrap();
+        assert!(none_left(&node).is_err());
+        let writer = std::thread::spawn(move || {
+            pause(PAUSE / 2);
+            fs::write(&config, whole).unwrap();
+        });
+        let ended = end(&node);
+        writer.join().unwrap();
+        assert_eq!(ended.unwrap(), "0 processes of tenants were left and are gone");
     }
 
     #[test]

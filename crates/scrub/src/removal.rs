@@ -4,7 +4,7 @@
 //! What is mounted in the folder is never entered, also if it is mounted meanwhile: it can be a volume, with data that outlives the node.
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2, unlinkat},
+    fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, open, openat, openat2, unlinkat},
     io::Errno,
 };
 use std::{
@@ -46,9 +46,21 @@ pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let (outer, name) = (File::open(outer)?, CString::new(name.as_bytes())?);
+    remove_all_in(open_below(&outer, &name).map_err(explain)?)?;
+    if_there(unlinkat(&outer, &name, AtFlags::REMOVEDIR))
+}
+
+/// Removes everything in a folder in the same way. The folder stays, and can be one on which something is mounted.
+///
+/// # Errors
+/// The path is no folder, but a link for example; or as for [`remove_folder`].
+pub(crate) fn empty_folder(path: &Path) -> io::Result<()> {
+    remove_all_in(File::from(open(path, FOLDER, Mode::empty())?))
+}
+
+fn remove_all_in(mut folder: File) -> io::Result<()> {
     let mut buffer = vec![MaybeUninit::<u8>::uninit(); BUFFER];
     let mut above: Vec<Above> = Vec::new();
-    let mut folder = open_below(&outer, &name).map_err(explain)?;
     loop {
         if let Some((child, next)) = remove_files(&mut folder, &mut buffer)? {
             match open_below(&folder, &child) {
@@ -66,7 +78,7 @@ pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
             continue;
         }
         let Some(parent) = above.pop() else {
-            return if_there(unlinkat(&outer, &name, AtFlags::REMOVEDIR));
+            return Ok(());
         };
         folder = open_parent(&folder, parent.id)?;
         if_there(unlinkat(&folder, &parent.child, AtFlags::REMOVEDIR))?;
@@ -220,11 +232,15 @@ mod tests {
             symlink(&outside, folder.join("a/link")).unwrap();
             symlink(&outside, top.join(format!("link-{number}"))).unwrap();
         }
+        empty_folder(&top).unwrap();
+        assert_eq!(fs::read_dir(&top).unwrap().count(), 0);
+        fs::create_dir_all(top.join("a/b")).unwrap();
         remove_folder(&top).unwrap();
         assert!(!top.exists());
         assert!(outside.join("file").exists());
         symlink(&outside, &top).unwrap();
         assert!(remove_folder(&top).is_err(), "a link is no folder");
+        assert!(empty_folder(&top).is_err());
         assert!(outside.join("file").exists());
     }
 

@@ -117,6 +117,8 @@ pub struct Metrics {
     pub unlisted_kinds: Gauge,
     /// Objects that the host has had since before the start and that were not compared yet; -1 while they are not known.
     pub uncompared_objects: Gauge,
+    /// Seconds for which the host's API server has not answered.
+    pub host_silent_seconds: Gauge,
     /// Objects on the host whose keys keep failing.
     pub failing_keys: Family<KindLabels, Gauge>,
     /// Objects that are nested too deep to be read.
@@ -173,6 +175,7 @@ impl Default for Metrics {
             watches: Family::default(),
             unlisted_kinds: Gauge::default(),
             uncompared_objects: unknown(),
+            host_silent_seconds: Gauge::default(),
             failing_keys: Family::default(),
             unreadable_objects: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
@@ -295,6 +298,11 @@ impl Metrics {
             "uncompared_objects",
             "Services, Ingresses, routes and objects of further kinds that the host has had since before the start of the syncer and that were not compared with the rules of the class yet; -1 until it has listed both sides",
             self.uncompared_objects.clone(),
+        );
+        registry.register(
+            "host_silent_seconds",
+            "Seconds for which the host's API server has not answered the syncer, which asks every 30 seconds",
+            self.host_silent_seconds.clone(),
         );
         registry.register(
             "failing_keys",

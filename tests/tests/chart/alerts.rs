@@ -178,3 +178,64 @@ fn a_scheduler_that_looks_for_devices_for_long_raises_the_alert_and_one_that_sta
         ],
     );
 }
+
+#[test]
+fn a_pool_raises_alerts_while_nodes_are_not_ready_and_while_none_is_replaced() {
+    let (stopped, not_ready) = ("BerthPoolRepairStopped", "BerthNodesNotReady");
+    let is_raised = |alert: &str| format!("({}) * 0 + 1", alert_expression(alert));
+    let of = |metric: &str, pool: &str, values: &str| {
+        let series = format!("berth_control_{metric}{{pool=\"{pool}\", pod=\"berth-control-1\"}}");
+        json!({"series": series, "values": values})
+    };
+    let series = [
+        of("repair_allowed", "h100", "1x9 0x9 1x20"),
+        of("not_ready_nodes", "h100", "0x4 2x4 9x9 0x20"),
+        of("repair_allowed", "l40s", "1x40"),
+        of("not_ready_nodes", "l40s", "0x40"),
+    ];
+    let at = |alert: &str, time: &str, raised: bool| {
+        evaluates_to(&is_raised(alert), time, "{pool=\"h100\"}", raised.then_some(1))
+    };
+    evaluate(
+        &series,
+        &[
+            at(stopped, "1m", false),
+            at(not_ready, "1m", false),
+            at(stopped, "4m", false),
+            at(not_ready, "4m", true),
+            at(stopped, "7m", true),
+            at(not_ready, "7m", true),
+            at(stopped, "15m", false),
+            at(not_ready, "15m", false),
+        ],
+    );
+}
+
+#[test]
+fn only_gpus_of_nodes_of_which_none_is_requested_raise_the_alert() {
+    let expression = alert_expression("BerthGPUsNotRequested");
+    let of = |tenant: &str, node: &str, pod: &str, values: &str| {
+        let labels =
+            format!("tenant_namespace=\"team\", tenant=\"{tenant}\", pool=\"h100\", node=\"{node}\", pod=\"{pod}\"");
+        json!({"series": format!("berth_control_unrequested_gpus{{{labels}}}"), "values": values})
+    };
+    let vision = "{tenant_namespace=\"team\", tenant=\"vision\", pool=\"h100\"}";
+    evaluate(
+        &[
+            // Another pod of control has values from 28 minutes on.
+            of("vision", "idle", "a", "0x9 16x40 stale"),
+            of("vision", "idle", "b", "_x56 16x40"),
+            of("vision", "in_use", "a", "7x90"),
+            of("speech", "idle", "a", "0x90"),
+            of("speech", "in_use", "a", "7x90"),
+        ],
+        &[
+            evaluates_to(&expression, "2m", vision, None),
+            // Five minutes before, none of its nodes was idle.
+            evaluates_to(&expression, "8m", vision, None),
+            evaluates_to(&expression, "21m", vision, Some(16)),
+            evaluates_to(&expression, "27m", vision, Some(16)),
+            evaluates_to(&expression, "40m", vision, Some(16)),
+        ],
+    );
+}

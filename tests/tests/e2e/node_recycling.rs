@@ -19,13 +19,21 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::{collections::BTreeSet, fs, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Folder of a pod whose volumes the kubelet could not remove: it is left on the node.
 const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
 
 /// Name of an image that only the tenant has.
 const MODEL: &str = "registry.example.com/leaver/model:1";
+
+/// The path in this image that is a volume.
+const VOLUME: &str = "/data";
 
 /// The lines that containerd's client prints.
 fn containerd(host: &TestCluster, node: &str, arguments: &[&str]) -> BTreeSet<String> {
@@ -48,8 +56,9 @@ impl Model {
     async fn import(host: &TestCluster, node: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pause = binaries::find_pinned(Binary::Pause).unwrap();
-        let mut image = Image::new(MODEL, &pause, "/pause");
+        let mut image = catalog::with_shell(Image::new(MODEL, &pause, "/pause")).unwrap();
         image.files.insert("/weights".into(), b"secret".to_vec());
+        image.volumes.insert(VOLUME.into());
         let archive = image.archive_in(folder.path()).unwrap();
         let before = containerd(host, node, &["content", "ls", "-q"]);
         let path = archive.path.display().to_string();
@@ -88,6 +97,17 @@ impl Model {
     }
 }
 
+/// The folders that a node's containerd has for volumes of images. No image of the platform declares one here.
+fn volumes_of_images(node: &Path) -> Vec<PathBuf> {
+    let inside = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    };
+    inside(node.join("containerd/io.containerd.grpc.v1.cri/containers"))
+        .flat_map(|container| inside(container.join("volumes")))
+        .collect()
+}
+
 pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "recycling", &cluster("leaver", &[("own", "l40s", 1)])).await;
     let node = only_node(&host, &tenant).await;
@@ -100,7 +120,11 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
                 "name": "writer", "image": crate::pods::IMAGE,
                 "command": ["sh", "-c", "echo secret | tee /scratch/weights; sleep 3600"],
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-            }, {"name": "by-name", "image": MODEL}, {"name": "by-id", "image": model.id}],
+            }, {
+                // The folder is root's.
+                "name": "by-name", "image": MODEL, "securityContext": {"runAsUser": 0},
+                "command": ["sh", "-c", format!("echo secret >{VOLUME}/weights; sleep 3600")],
+            }, {"name": "by-id", "image": model.id}],
             "volumes": [{"name": "scratch", "emptyDir": {}}],
             "terminationGracePeriodSeconds": 1,
         },
@@ -110,6 +134,12 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
         .unwrap();
     until_ready(&pods, "writer").await;
     let folder = host.home().root().join("nodes").join(&node);
+    until("the pod has written into the volume of its image", SOON, async || {
+        let volumes = volumes_of_images(&folder);
+        let is_written = volumes.iter().any(|volume| volume.join("weights").exists());
+        if is_written { Ok(()) } else { Err(volumes) }
+    })
+    .await;
     let orphan = folder.join("kubelet/pods").join(ORPHAN);
     let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&scratch).unwrap();
@@ -154,6 +184,8 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     );
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);
+    let volumes = volumes_of_images(&folder);
+    assert!(volumes.is_empty(), "volumes of images are left: {volumes:?}");
 }
 
 /// The node of a tenant that has one.

@@ -1,27 +1,34 @@
 //! One test a process, or group of processes, that is killed.
 
-use berth_api::labels;
+use berth_api::{conditions::SYNCER_READY, labels};
 use berth_control::{
     apply::is_status,
     control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER},
 };
 use berth_process::ProcessState;
 use berth_tests::{
-    objects::{gpu_pod, nodes_of_tenant, phase},
-    processes::{self, find, kill, until_replaced},
+    objects::{apply, gpu_pod, nodes_of_tenant, phase},
+    processes::{self, find, kill, signal, until_replaced},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{until, until_true},
 };
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Taint};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Pod, Taint},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
+use rustix::process::Signal;
+use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// The host's own API server may be what is killed: every client reconnects at its own pace.
 const SOON: Duration = Duration::from_secs(240);
+/// Time until control has found out that a syncer does not work, and for two minutes more.
+const WITHOUT_SYNCER: Duration = Duration::from_secs(600);
 
 /// Every node has at most one owner, and every owner is alive.
 async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
@@ -199,6 +206,70 @@ pub(crate) async fn syncer_is_killed_during_creates_and_deletes(host: Arc<TestCl
     until_replaced(&records, &syncer).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(versions().await, before, "a restart wrote to the host");
+    tenant.delete(&host).await;
+}
+
+/// Whether the host has endpoints that the tenant has made itself.
+async fn has_own_endpoints(host: &TestCluster, tenant: &Tenant) -> bool {
+    let slices: Api<EndpointSlice> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    let of_syncer = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
+    let listed = slices.list(&ListParams::default().labels(&of_syncer)).await;
+    !listed.unwrap().items.is_empty()
+}
+
+/// A Service without a selector, and a slice of it with this address.
+async fn make_own_endpoints(tenant: &Tenant, address: &str) {
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ghost"},
+        "spec": {"ports": [{"port": 80}]}});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "ghost-1", "labels": {"kubernetes.io/service-name": "ghost",
+            "endpointslice.kubernetes.io/managed-by": "me"}},
+        "endpoints": [{"addresses": [address]}], "ports": [{"port": 80}]});
+    for object in [service, slice] {
+        apply(&tenant.client, "default", &object).await.unwrap();
+    }
+}
+
+pub(crate) async fn own_endpoints_go_while_a_syncer_does_not_come_back(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-endpoints", &cluster("ghosts", &[("train", "h100", 1)])).await;
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("web", 1)).await.unwrap();
+    let address = until("the pod has an address", SOON, async || {
+        let pod = pods.get("web").await.map_err(|error| error.to_string())?;
+        let address = pod.status.and_then(|status| status.pod_ip);
+        address.ok_or_else(|| "it has none".to_owned())
+    })
+    .await;
+    make_own_endpoints(&tenant, &address).await;
+    until_true("the host has the endpoints", SOON, async || {
+        has_own_endpoints(&host, &tenant).await
+    })
+    .await;
+
+    let records = host.tenant_records();
+    let syncer = find(&records, &format!("{}.{SYNCER}", tenant.id.slug())).unwrap();
+    // Nothing starts it again, as if its node were lost.
+    signal(&syncer, Signal::STOP);
+    until_true("the endpoints are gone", WITHOUT_SYNCER, async || {
+        !has_own_endpoints(&host, &tenant).await
+    })
+    .await;
+    let tenants = host.tenants("kill-endpoints");
+    until_true("the status says so", SOON, async || {
+        let ghosts = tenants.get("ghosts").await.unwrap();
+        let conditions = ghosts.status.map(|status| status.conditions).unwrap_or_default();
+        let mut of_syncer = conditions.iter().filter(|condition| condition.type_ == SYNCER_READY);
+        of_syncer.any(|condition| condition.status == "False" && condition.message.contains("EndpointSlices"))
+    })
+    .await;
+    assert_eq!(phase(&pods.get("web").await.unwrap()), "Running", "its pods run on");
+
+    kill(&syncer);
+    until_replaced(&records, &syncer).await;
+    until_true("the endpoints are back", SOON, async || {
+        has_own_endpoints(&host, &tenant).await
+    })
+    .await;
     tenant.delete(&host).await;
 }
 

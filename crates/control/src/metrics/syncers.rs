@@ -3,7 +3,7 @@
 use super::TenantLabels;
 use crate::syncer_report::SyncerReport;
 use prometheus_client::{
-    metrics::{family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -18,6 +18,8 @@ pub struct SyncerMetrics {
     pub syncer_failing_keys: Family<TenantLabels, Gauge>,
     /// Whether each that sleeps may have objects on the host that follow earlier rules of its class.
     pub sleeping_tenant_outdated: Family<TenantLabels, Gauge>,
+    /// EndpointSlices that were deleted because the syncer of their tenant did not work.
+    pub own_slices_deleted: Counter,
 }
 
 impl SyncerMetrics {
@@ -77,6 +79,11 @@ impl SyncerMetrics {
             "1 if a tenant that sleeps may have objects on the host that follow earlier rules of its class, or if that is not known, otherwise 0; only of tenants that sleep",
             self.sleeping_tenant_outdated.clone(),
         );
+        registry.register(
+            "own_endpoint_slices_deleted",
+            "EndpointSlices with addresses of pods that tenants have made themselves and that control has deleted on the host because the syncer of their tenant had not worked for two minutes",
+            self.own_slices_deleted.clone(),
+        );
     }
 }
 
@@ -104,6 +111,7 @@ mod tests {
             is_ready: true,
             unlisted_kinds: 2,
             failing_keys: 3,
+            ..SyncerReport::default()
         };
         assert_eq!(record(Some(report)), [Some(1), Some(2), Some(3)]);
         report.is_ready = false;

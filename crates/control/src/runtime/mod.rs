@@ -137,6 +137,14 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// The host refuses or does not answer.
     async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError>;
 
+    /// Whether the host finds an instance of a component ready, although control may not reach it. No, if nobody but control looks at them.
+    ///
+    /// # Errors
+    /// The host refuses or does not answer.
+    async fn is_available(&self, _tenant: &TenantId, _component: &str) -> Result<bool, RuntimeError> {
+        Ok(false)
+    }
+
     /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ pub(crate) struct ScriptedRuntime {
     pub(crate) versions: Vec<String>,
     /// Whether components are as they were rendered last.
     pub(crate) has_rolled_out: Arc<AtomicBool>,
+    /// Whether the host finds components ready.
+    pub(crate) is_available: Arc<AtomicBool>,
 }
 
 impl ScriptedRuntime {
@@ -36,6 +38,7 @@ impl ScriptedRuntime {
             form: Form::Process,
             versions: vec![VERSION.into()],
             has_rolled_out: Arc::new(true.into()),
+            is_available: Arc::default(),
         }
     }
 
@@ -85,6 +88,11 @@ impl ControlPlaneRuntime for ScriptedRuntime {
     async fn is_rolled_out(&self, _: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         self.call(&format!("check {}", component.name))?;
         Ok(self.has_rolled_out.load(Ordering::SeqCst))
+    }
+
+    async fn is_available(&self, _: &TenantId, component: &str) -> Result<bool, RuntimeError> {
+        self.call(&format!("look for {component}"))?;
+        Ok(self.is_available.load(Ordering::SeqCst))
     }
 
     fn publish_kubeconfig(&self, _: &str, _: &str, _: &str) -> Result<(), RuntimeError> {

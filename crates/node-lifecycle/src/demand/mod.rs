@@ -14,6 +14,7 @@
 //! | no request for devices of a pool that has them | no demand, unless it selects the pool or the group |
 
 mod autoscaling;
+mod likeness;
 mod node_rules;
 mod placement;
 mod pod_affinity;

@@ -40,6 +40,7 @@ fn of_pool(nodes: Vec<HostNode<'_>>) -> PoolNodes<'_> {
         nodes,
         devices: PoolDevices::Any,
         topology: Some("rack"),
+        is_fifo: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     autoscaling,
+    likeness::Likeness,
     node_rules::NodeRules,
     placement::{PlacementSimulation, fits},
     pod_affinity,
@@ -47,6 +48,8 @@ pub struct PoolNodes<'a> {
     pub devices: PoolDevices<'a>,
     /// Label whose values are its topology domains.
     pub topology: Option<&'a str>,
+    /// Whether the longest wait comes first there.
+    pub is_fifo: bool,
 }
 
 /// The devices of a pool.
@@ -193,8 +196,11 @@ pub fn translate_demand(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_
             demand.leave_out(group, why);
             continue;
         }
-        let left_unused = tenant.left_unused.get(group.pool).copied();
-        if demand.add(group, pool, &unit, &mut spread, left_unused) {
+        let likeness = Likeness {
+            left_unused: tenant.left_unused.get(group.pool).copied(),
+            by_wait_until: pool.is_fifo.then_some(tenant.now),
+        };
+        if demand.add(group, pool, &unit, &mut spread, likeness) {
             used.add_request();
         }
     }
@@ -305,15 +311,14 @@ impl TenantDemand {
         self.unplanned.entry(group.name.to_owned()).or_default().insert(why);
     }
 
-    /// Adds a demand. Returns whether it is one of its own: it may be like the last. Pods that were created before the tenant left nodes
-    /// unused and later ones are not alike.
+    /// Adds a demand. Returns whether it is one of its own: it may be like the last.
     fn add(
         &mut self,
         group: &NodeGroupDemand<'_>,
         pool: &PoolNodes<'_>,
         unit: &SchedulingUnit<'_>,
         spread: &mut SpreadLimits<'_>,
-        left_unused: Option<Seconds>,
+        likeness: Likeness,
     ) -> bool {
         let mut kinds: Vec<PodSet> = Vec::new();
         for pod in &unit.pods {
@@ -352,8 +357,10 @@ impl TenantDemand {
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
-            Some(last) if can_merge(last, &demand, left_unused) => {
-                last.pod_sets[0].count += 1;
+            Some(last) if likeness.can_merge(last, &demand) => {
+                // Pods with an affinity to each other are several.
+                let more = demand.pod_sets[0].count;
+                last.pod_sets[0].count = last.pod_sets[0].count.saturating_add(more);
                 false
             }
             _ => {
@@ -408,19 +415,3 @@ fn raise_last(kinds: &mut [PodSet], requests: &Amounts) {
 
 /// Value of a label that represents an affinity.
 pub const SATISFIED: &str = "true";
-
-/// Whether two demands can be one with a higher count.
-fn can_merge(a: &Demand, b: &Demand, left_unused: Option<Seconds>) -> bool {
-    let is_later = |one: &Demand| left_unused.is_some_and(|at| one.waiting_since > at);
-    is_later(a) == is_later(b)
-        && !a.gang
-        && !b.gang
-        && a.priority == b.priority
-        && a.selector == b.selector
-        && a.existing_nodes_only == b.existing_nodes_only
-        && a.topology == Topology::Any
-        && b.topology == Topology::Any
-        && a.pod_sets.len() == 1
-        && b.pod_sets.len() == 1
-        && a.pod_sets[0].requests == b.pod_sets[0].requests
-}

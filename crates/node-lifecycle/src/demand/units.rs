@@ -57,6 +57,9 @@ pub(super) fn group_into_units<'a>(
             (_, None) => units.push(single_pod(workload)),
         }
     }
+    for unit in companions.values_mut() {
+        unit.since = common_wait(&unit.pods);
+    }
     units.extend(companions.into_values());
     for (name, mut members) in gangs {
         members.sort_by_key(|pod| (pod.since, pod.name.clone()));
@@ -92,7 +95,7 @@ pub(super) fn group_into_units<'a>(
         units.push(SchedulingUnit {
             name: name.to_owned(),
             priority: waiting.iter().map(|pod| pod.priority).max().unwrap_or_default(),
-            since: first.since,
+            since: common_wait(&waiting),
             missing: u32::try_from(missing).unwrap_or(u32::MAX),
             is_gang: true,
             is_created_until: Some(until).filter(|until| is_partial && *until > now),
@@ -107,6 +110,15 @@ pub(super) fn group_into_units<'a>(
     let rank = |unit: &SchedulingUnit<'_>| (Reverse(unit.priority), unit.since, unit.name.clone());
     units.sort_by_cached_key(rank);
     units
+}
+
+/// Since when pods that are served together wait: at least half of those that exist have waited for so long. So one that is old, or can never start, takes
+/// no new ones along.
+fn common_wait(pods: &[&Workload]) -> Seconds {
+    let mut since: Vec<Seconds> = pods.iter().map(|pod| pod.since).collect();
+    since.sort_unstable();
+    let middle = since.len().saturating_sub(1) / 2;
+    since.get(middle).copied().unwrap_or_default()
 }
 
 fn single_pod(workload: &Workload) -> SchedulingUnit<'_> {
@@ -128,5 +140,49 @@ impl<'a> SchedulingUnit<'a> {
         let missing = usize::try_from(self.missing).unwrap_or_default();
         let more = self.pods.last().into_iter().cycle().take(missing);
         self.pods.iter().chain(more).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Gang, PodAffinity},
+        *,
+    };
+
+    /// The unit of pods that wait since then, of a gang of as many or with an affinity to each other.
+    fn since(pods: &[Seconds], is_gang: bool) -> Seconds {
+        let size = u32::try_from(pods.len()).unwrap();
+        let pods: Vec<Workload> = pods
+            .iter()
+            .enumerate()
+            .map(|(number, since)| Workload {
+                name: format!("p{number}"),
+                since: *since,
+                gang: is_gang.then(|| Gang {
+                    name: "train".into(),
+                    size,
+                    one_domain: false,
+                }),
+                affinity: (!is_gang).then(|| PodAffinity {
+                    key: "app=train".into(),
+                    topology: "rack".into(),
+                }),
+                ..Workload::default()
+            })
+            .collect();
+        let units = group_into_units(pods.iter(), 1_000);
+        assert_eq!(units.len(), 1);
+        units[0].since
+    }
+
+    #[test]
+    fn one_old_pod_takes_no_new_ones_along() {
+        for is_gang in [true, false] {
+            assert_eq!(since(&[10, 900, 900, 900], is_gang), 900);
+            assert_eq!(since(&[900, 10, 900], is_gang), 900);
+            assert_eq!(since(&[900, 20, 10, 900], is_gang), 20, "half of them have waited");
+            assert_eq!(since(&[40, 20], is_gang), 20);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Pools to which an autoscaler adds nodes: limits of their growth, and what is known about nodes that do not exist yet.
 
-use super::nodes::{DevicesByPool, NodesByPool, ObservedNode};
+use super::nodes::{DevicesByPool, NodesByPool, ObservedNode, is_fifo};
 use crate::{
     demand::{HostNode, PoolNodes},
     node::{autoscalers, is_ready},
@@ -70,6 +70,7 @@ pub(super) fn add_expected_nodes<'a>(
             nodes: vec![imagined],
             devices: devices.get(name).copied().unwrap_or_default(),
             topology: pool.spec.topology_key.as_deref(),
+            is_fifo: is_fifo(pool),
         };
         nodes.insert(name, like_them);
     }

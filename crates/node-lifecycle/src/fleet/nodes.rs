@@ -16,7 +16,7 @@ use crate::{
     recorded_gpus,
     repair::should_have_ended,
 };
-use berth_api::HostNodePool;
+use berth_api::{HostNodePool, PoolOrder};
 use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
@@ -170,11 +170,17 @@ pub(super) fn group_by_pool<'a>(
                 nodes: Vec::new(),
                 devices: devices.get(&node.pool).copied().unwrap_or_default(),
                 topology: pool.and_then(|pool| pool.spec.topology_key.as_deref()),
+                is_fifo: pool.is_some_and(|pool| is_fifo(pool)),
             }
         });
         of_pool.nodes.push(host_node(node));
     }
     nodes
+}
+
+/// Whether the longest wait comes first in a pool.
+pub(super) fn is_fifo(pool: &HostNodePool) -> bool {
+    pool.spec.policy.order == PoolOrder::Fifo
 }
 
 pub(super) fn host_node<'a>(node: &'a ObservedNode<'a>) -> HostNode<'a> {

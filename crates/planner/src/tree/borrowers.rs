@@ -1,7 +1,8 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
-use super::{Branch, QuotaLimit, TenantSet, Tree};
+use super::{Branch, QuotaLimit, Ratio, TenantSet, Tree};
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// A claim on nodes that other tenants borrowed.
 #[derive(Clone, Copy)]
@@ -124,20 +125,29 @@ impl<'a> Tree<'a> {
 
     fn richest<T>(
         &self,
-        mut branches: Vec<usize>,
+        branches: Vec<usize>,
         holders: &TenantSet,
         claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        branches.sort_by_cached_key(|number| (Reverse(self.branches[*number].ratio(0)), *number));
-        branches.into_iter().find_map(|number| {
-            if let Some(tenant) = self.branches[number].tenant {
-                return take(tenant);
+        // Usually the first has something to give: the others are not put in order.
+        let ranked = branches.into_iter();
+        let mut ranked: BinaryHeap<(Ratio, Reverse<usize>)> = ranked
+            .map(|number| (self.branches[number].ratio(0), Reverse(number)))
+            .collect();
+        while let Some((_, Reverse(number))) = ranked.pop() {
+            let found = if let Some(tenant) = self.branches[number].tenant {
+                take(tenant)
+            } else {
+                let children = self.branches[number].children.iter().copied();
+                let giving = children.filter(|child| self.has_to_give(*child, holders, claim));
+                self.richest(giving.collect(), holders, claim, take)
+            };
+            if found.is_some() {
+                return found;
             }
-            let children = self.branches[number].children.iter().copied();
-            let giving = children.filter(|child| self.has_to_give(*child, holders, claim));
-            self.richest(giving.collect(), holders, claim, take)
-        })
+        }
+        None
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.

@@ -113,3 +113,138 @@ fn a_minimum_that_cannot_be_met_takes_no_node_that_requests_within_their_nominal
         describe(&made)
     );
 }
+
+/// A minimum that is borrowed, pods of a higher priority, and nodes with work of the lowest and of the highest priority.
+const URGENT: &str = "
+    pool h100 gpus=8 grace=300
+    tenant a
+    group a/private h100 5..5
+    tenant b
+    group b/g h100 0..8
+    demand b/g urgent 1x8 prio=5 since=60
+    tenant c
+    group c/g h100 0..8
+    tenant d
+    group d/g h100 0..8
+    node n1..n3 c/g used=8 age=7200
+    node o1..o4 d/g used=8 age=7200 prio=9
+";
+
+#[test]
+fn a_priority_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
+    assert_eq!(
+        reclaimed_in(URGENT),
+        [""; 0],
+        "a lacks five, and three can be reclaimed"
+    );
+    let five = URGENT.replace("n1..n3", "n1..n5");
+    assert_eq!(reclaimed_in(&five), [""; 0], "none would be left for b");
+    let six = URGENT.replace("n1..n3", "n1..n6");
+    assert_eq!(reclaimed_in(&six), ["n1", "n2", "n3", "n4", "n5", "n6"]);
+    let without = URGENT.replace("5..5", "0..5");
+    assert_eq!(reclaimed_in(&without), ["n3"], "the minimum alone is in the way");
+    // There are seven nodes.
+    let beyond = URGENT.replace("5..5", "8..8");
+    assert_eq!(reclaimed_in(&beyond), ["n3"], "one that can never be met is not");
+}
+
+#[test]
+fn a_gang_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
+    let gang = URGENT.replace("urgent 1x8", "urgent 2x8 gang");
+    for (nodes, expected) in [("n1..n3", 0), ("n1..n6", 0), ("n1..n7", 7)] {
+        let text = gang.replace("n1..n3", nodes);
+        assert_eq!(reclaimed_in(&text).len(), expected, "{nodes}");
+    }
+}
+
+#[test]
+fn a_gang_in_one_domain_reclaims_nothing_that_a_minimum_would_take_from_each_domain() {
+    let text = "
+        pool h100 gpus=8 domains grace=300
+        tenant a
+        group a/private h100 4..4
+        tenant b
+        group b/g h100 0..8
+        demand b/g urgent 4x8 gang single-domain prio=5 since=60
+        tenant c
+        group c/g h100 0..8
+        node n1..n4 rack=r1 c/g used=8 age=7200
+        node n5..n8 rack=r2 c/g used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text), [""; 0], "each domain would have two nodes for it");
+    let without = text.replace("4..4", "0..4");
+    assert_eq!(reclaimed_in(&without).len(), 4, "it would have one of them");
+}
+
+#[test]
+fn a_gang_in_one_domain_reclaims_where_there_is_enough_for_the_minimum_as_well() {
+    let text = "
+        pool h100 gpus=8 domains grace=300
+        tenant a
+        group a/private h100 4..4
+        tenant b
+        group b/g h100 0..8
+        demand b/g urgent 4x8 gang single-domain prio=5 since=60
+        tenant c
+        group c/g h100 0..16
+        node n1..n4 rack=r1 c/g used=8 age=7200
+        node n5..n12 rack=r2 c/g used=8 age=7200
+    ";
+    assert_eq!(reclaimed_in(text).len(), 8, "r1 alone has too few, and r2 has eight");
+    let seven = text.replace("n5..n12", "n5..n11");
+    assert_eq!(reclaimed_in(&seven), [""; 0], "neither has eight");
+}
+
+#[test]
+fn a_gang_that_is_owed_a_part_of_its_nodes_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
+    let text = URGENT
+        .replace("urgent 1x8", "urgent 2x8 gang")
+        .replace("tenant b", "quota b nominal=8\n    tenant b quota=b")
+        .replace("o1..o4", "o1..o2");
+    assert_eq!(reclaimed_in(&text), [""; 0], "it is owed one node, and needs two");
+    let owed = text.replace("nominal=8", "nominal=16");
+    assert_eq!(reclaimed_in(&owed).len(), 2, "it is owed both, and comes first");
+}
+
+#[test]
+fn a_minimum_that_may_have_none_of_the_nodes_is_not_in_the_way() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota p nominal=8
+        quota x nominal=16 lending=0
+        tenant a
+        group a/private h100 5..5
+        tenant p quota=p unused=h100:2
+        group p/private h100 1..1
+        tenant b
+        group b/g h100 0..8
+        demand b/g urgent 1x8 prio=5 since=60
+        tenant c
+        group c/g h100 0..8
+        tenant d
+        group d/g h100 0..8
+        node n1..n3 c/g used=8 age=7200
+        node o1..o6 d/g used=8 age=7200 prio=9
+    ";
+    assert_eq!(reclaimed_in(text), ["n2", "n3"], "one for p, and nothing is lent to a");
+    let lent = text.replace("lending=0", "");
+    assert_eq!(reclaimed_in(&lent), [""; 0], "a lacks five");
+}
+
+#[test]
+fn pods_reclaim_nodes_by_priority_for_the_minimum_of_their_own_group() {
+    let text = URGENT
+        .replace("5..5", "0..5")
+        .replace("b/g h100 0..8", "b/g h100 3..8")
+        .replace("urgent 1x8", "urgent 3x8");
+    assert_eq!(reclaimed_in(&text), ["n1", "n2", "n3"], "they run there");
+    let before_another = text.replace(
+        "c/g h100 0..8",
+        "c/g h100 0..8\n    tenant e\n    group e/private h100 2..2",
+    );
+    assert_eq!(reclaimed_in(&before_another), ["n1", "n2", "n3"], "e comes after b");
+    let after_another = text.replace("a/private h100 0..5", "a/private h100 1..1");
+    assert_eq!(reclaimed_in(&after_another), [""; 0], "one is for a");
+    let four = text.replace("3..8", "4..8");
+    assert_eq!(reclaimed_in(&four), [""; 0], "it would still lack one");
+}

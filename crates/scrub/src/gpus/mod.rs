@@ -20,8 +20,9 @@ const NVIDIA: &str = "0x10de";
 /// What nvidia-smi prints if a GPU is open in another process, in lower case.
 const IN_USE: [&str; 2] = ["in use by another", "being used by one or more other processes"];
 /// What it prints if there are no MIG instances to destroy.
-const NO_INSTANCES: [&str; 5] = [
+const NO_INSTANCES: [&str; 6] = [
     "No MIG-enabled",
+    "No MIG-supported",
     "not found",
     "No GPU instances",
     "No compute instances",
@@ -55,14 +56,31 @@ pub(crate) fn destroy_instances(node: &Node, arguments: &[String]) -> Result<Str
 fn destroy_all(node: &Node, smi: &Smi<'_>) -> Result<String, Unclean> {
     for arguments in [["mig", "-dci"], ["mig", "-dgi"]] {
         let printed = smi(&arguments)?;
-        // If MIG is off or there are no instances, there is nothing to destroy.
-        let is_nothing = NO_INSTANCES.iter().any(|known| printed.text.contains(known));
-        if !printed.is_done && !is_nothing {
+        if !printed.is_done && !says_none(&printed.text) {
             return Err(refused(node, &arguments.join(" "), &printed.text));
         }
     }
+    no_gpu_instances(node, &smi(&["mig", "-lgi"])?)?;
     no_instances(&smi(&["-L"])?)?;
     Ok("no MIG instance is left".into())
+}
+
+/// Whether nvidia-smi printed that MIG is off or that there are no instances. One GPU may have none, and another one some that are in use.
+fn says_none(printed: &str) -> bool {
+    NO_INSTANCES.iter().any(|known| printed.contains(known)) && !is_in_use(printed)
+}
+
+/// Whether nvidia-smi listed no GPU instances, which have profiles such as `MIG 1g.10gb`. One without compute instances is in no list of GPUs, and has
+/// memory of its own. If it could not list them, nothing is known.
+fn no_gpu_instances(node: &Node, listed: &Printed) -> Result<(), Unclean> {
+    let is_profile = |rest: &str| rest.trim_start().starts_with(|first: char| first.is_ascii_digit());
+    if listed.text.split("MIG ").skip(1).any(is_profile) {
+        return Err(Unclean::Left("GPU instances of MIG are left".into()));
+    }
+    if !listed.is_done && !says_none(&listed.text) {
+        return Err(refused(node, "mig -lgi", &listed.text));
+    }
+    Ok(())
 }
 
 /// Whether nvidia-smi listed GPUs without MIG instances. If it could not, for example because the driver does not answer, nothing is known.
@@ -116,11 +134,16 @@ fn while_in_use(mut attempt: impl FnMut() -> Result<String, Unclean>) -> Result<
     })?
 }
 
+/// Whether nvidia-smi printed that a GPU is open in another process.
+fn is_in_use(printed: &str) -> bool {
+    let lower = printed.to_ascii_lowercase();
+    IN_USE.iter().any(|known| lower.contains(known))
+}
+
 /// Why nvidia-smi did not do something. If GPUs are in use, the message begins with the processes that have them open: only its beginning may be kept.
 fn refused(node: &Node, arguments: &str, printed: &str) -> Unclean {
     let command = format!("nvidia-smi {arguments}: {}", printed.trim());
-    let lower = printed.to_ascii_lowercase();
-    if !IN_USE.iter().any(|known| lower.contains(known)) {
+    if !is_in_use(printed) {
         return Unclean::Program(command);
     }
     let users = match users::describe(node) {
@@ -253,5 +276,57 @@ mod tests {
             })
         };
         assert!(destroy_all(&node, &left).is_err());
+    }
+
+    #[test]
+    fn a_gpu_without_instances_does_not_hide_those_of_another_one() {
+        let (_folder, node) = machine_in_use();
+        let smi = |arguments: &[&str]| {
+            Ok(match arguments {
+                ["-L"] => printed(true, "GPU 0: NVIDIA H100 (UUID: GPU-a)\n"),
+                ["mig", "-dgi"] => printed(
+                    false,
+                    "No GPU instances found on GPU 0: Not Found\n\
+                     Unable to destroy GPU instance ID 1 from GPU 1: In use by another client\n",
+                ),
+                _ => printed(false, "No MIG-enabled devices found.\n"),
+            })
+        };
+        assert!(matches!(destroy_all(&node, &smi), Err(Unclean::InUse(_))));
+    }
+
+    #[test]
+    fn gpu_instances_without_compute_instances_are_found() {
+        let (_folder, node) = machine_in_use();
+        let smi = |arguments: &[&str]| {
+            Ok(match arguments {
+                ["-L"] => printed(true, "GPU 0: NVIDIA H100 (UUID: GPU-a)\n"),
+                ["mig", "-lgi"] => printed(true, "|   0  MIG 1g.10gb       19       13          6:1      |\n"),
+                _ => printed(false, "Unable to destroy GPU instance ID 13: Not Supported\n"),
+            })
+        };
+        let error = destroy_all(&node, &smi).unwrap_err().to_string();
+        assert_eq!(error, "GPU instances of MIG are left");
+    }
+
+    #[test]
+    fn a_list_of_gpu_instances_that_failed_proves_nothing() {
+        let (_folder, node) = machine_in_use();
+        for none in [
+            printed(false, "No GPU instances found: Not Found\n"),
+            printed(false, "No MIG-enabled devices found.\n"),
+            printed(false, "No MIG-supported devices found.\n"),
+            printed(true, "| GPU instances:                     |\n"),
+        ] {
+            assert!(no_gpu_instances(&node, &none).is_ok(), "{none:?}");
+        }
+        let failed = printed(false, "Failed to display GPU instances: Unknown Error\n");
+        let error = no_gpu_instances(&node, &failed).unwrap_err();
+        assert!(matches!(error, Unclean::Program(_)), "{error}");
+        let partly = printed(
+            false,
+            "|   1  MIG  3g.20gb   9   1   4:4   |\nNo GPU instances found: Not Found\n",
+        );
+        assert!(no_gpu_instances(&node, &partly).is_err());
     }
 }

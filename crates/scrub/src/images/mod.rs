@@ -17,7 +17,7 @@ pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclea
     if node.path(CRI_O).exists() {
         return wait(|| cri_o::remove(node, &keep));
     }
-    // Content that must be gone, also if it is an earlier attempt that has removed its image.
-    let mut content = None;
-    wait(|| containerd::remove(node, node, &keep, &mut content))
+    // What must be gone, also if it is an earlier attempt that has removed its image or its container.
+    let mut before = containerd::Before::default();
+    wait(|| containerd::remove(node, node, &keep, &mut before))
 }

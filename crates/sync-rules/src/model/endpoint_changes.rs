@@ -187,6 +187,11 @@ impl EndpointChanges {
         !self.would_count(service) || self.leaves_pods_their_part() || self.waiting.may_write(service, self.now)
     }
 
+    /// A Service that may be written waits for something else first. Other Services that wait do not wait for it meanwhile.
+    pub fn wait_elsewhere(&mut self, service: &Name) {
+        self.waiting.step_aside(service);
+    }
+
     /// Counts a change of a Service that is about to be written to the host. It does not count again when it is there.
     pub fn begin_write(&mut self, service: &Name) {
         if self.would_count(service) {

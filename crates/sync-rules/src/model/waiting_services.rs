@@ -39,6 +39,8 @@ struct Place {
     number: u64,
     since: Instant,
     asked_at: Instant,
+    /// Whether those after it leave something for it.
+    holds_others_up: bool,
 }
 
 impl WaitingServices {
@@ -63,7 +65,7 @@ impl WaitingServices {
         let earlier = self.order.range(..place.number).map(|(_, service)| service);
         let waits = |service: &&Name| {
             let place = self.places.get(*service);
-            place.is_some_and(|place| now.saturating_duration_since(place.asked_at) < LEFT)
+            place.is_some_and(|place| place.holds_others_up && now.saturating_duration_since(place.asked_at) < LEFT)
         };
         // There is enough for those before it as well, whoever asks first.
         let before = earlier.filter(waits).take(self.most).count() as u64;
@@ -73,6 +75,13 @@ impl WaitingServices {
     /// Counts the write of a Service that [may be written](Self::may_write).
     pub(super) fn count_write(&mut self, now: Instant) {
         self.pace.reserve(WRITE, now);
+    }
+
+    /// A Service waits for something else from now on, until it asks again. It keeps its place, and holds no other one up meanwhile.
+    pub(super) fn step_aside(&mut self, service: &Name) {
+        if let Some(place) = self.places.get_mut(service) {
+            place.holds_others_up = false;
+        }
     }
 
     /// A Service does not wait any more.
@@ -99,12 +108,14 @@ impl WaitingServices {
     fn ask(&mut self, service: &Name, now: Instant) -> Place {
         if let Some(place) = self.places.get_mut(service) {
             place.asked_at = now;
+            place.holds_others_up = true;
             return *place;
         }
         let place = Place {
             number: self.next_number,
             since: now,
             asked_at: now,
+            holds_others_up: true,
         };
         self.next_number += 1;
         self.places.insert(service.clone(), place);
@@ -148,6 +159,32 @@ mod tests {
         assert_eq!(write(&mut waiting, (0..20).rev(), now), [4, 3, 2, 1, 0]);
         let now = now + Duration::from_secs(WRITE);
         assert_eq!(write(&mut waiting, (5..20).rev(), now), [5], "one in two seconds");
+    }
+
+    #[test]
+    fn those_that_wait_for_something_else_hold_nobody_up_and_keep_their_places() {
+        let start = Instant::now();
+        for steps_aside in [true, false] {
+            let mut waiting = WaitingServices::new(1, start);
+            write(&mut waiting, 0..20, start);
+            let now = start + PATIENCE;
+            for number in 0..10 {
+                waiting.may_write(&service(number), now);
+                if steps_aside {
+                    waiting.step_aside(&service(number));
+                }
+            }
+            let written = write(&mut waiting, (10..20).rev(), now);
+            assert_eq!(written.len(), if steps_aside { 5 } else { 0 });
+            if steps_aside {
+                let now = now + Duration::from_secs(WRITE);
+                assert_eq!(
+                    write(&mut waiting, 0..1, now),
+                    [0],
+                    "it does not wait again from the start"
+                );
+            }
+        }
     }
 
     #[test]

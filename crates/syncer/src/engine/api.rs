@@ -28,6 +28,9 @@ use std::{fmt::Debug, time::Duration};
 use tokio::time::Instant;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Time within which an API server answers at all. One that is busy lets a request wait for 15 s by default, a quarter of its `--request-timeout`, before it
+/// says so.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// A part of a list.
 #[derive(Debug, Deserialize)]
@@ -85,6 +88,20 @@ impl Api {
     /// The client, for watches.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Whether the API server answers: it can be reached, accepts the credential, and does not fail. One that is busy does. It is not measured as calls for
+    /// objects are.
+    pub(super) async fn answers(&self) -> bool {
+        let Ok(request) = http::Request::get("/version").body(Vec::new()) else {
+            return false;
+        };
+        let answer = tokio::time::timeout(ANSWER_LIMIT, self.client.request_text(request)).await;
+        match answer {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => !matches!(CallError::from(error), CallError::Unavailable(_)),
+            Err(_) => false,
+        }
     }
 
     /// Reads an object.

@@ -36,6 +36,9 @@ impl ObjectSync<'_> {
         }
         let turn = self.engine.ask_to_write(&self.key(), bytes);
         if turn != Turn::Now {
+            if changes_service {
+                self.engine.cache.endpoint_changes().wait_elsewhere(self.name);
+            }
             return Some(Wait::Bytes(turn));
         }
         if !is_new {

@@ -80,17 +80,20 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::super::{
+        queued_key::QueuedKey,
         scripted::Scripted,
         test_engine::{engine, make_services, sync_of_kind, tenant},
     };
     use super::*;
     use berth_api::SyncPolicy;
+    use berth_runtime::queue::Taken;
     use berth_sync_rules::model::{
         endpoint_changes::CLOSED,
         resource::{Name, Side},
         store::Stored,
     };
     use serde_json::{Value, json};
+    use std::sync::Arc;
 
     fn put(engine: &Engine, side: Side, kind: KindId, name: &Name, object: Value) {
         engine
@@ -193,6 +196,17 @@ mod tests {
             [&closed]
         );
         assert_eq!(engine.cache.endpoint_changes().count_closed(), 0);
+        // Its turn for its bytes has come, and stays its own.
+        engine.turns.keep(&key, 1);
+        for _ in 0..2 {
+            engine.compare_later(&key);
+            let taken = Taken {
+                key: QueuedKey(key.clone()),
+                queued_for: Duration::ZERO,
+            };
+            Arc::clone(engine).work(taken).await;
+            assert!(engine.turns.has_turn(&key));
+        }
     }
 
     /// A team may change it all the time, by labels that nothing checks.

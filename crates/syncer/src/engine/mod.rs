@@ -34,6 +34,7 @@ mod first_comparison;
 mod followers;
 mod gang_claims;
 mod group_members;
+mod host_answers;
 mod host_bytes;
 mod host_events;
 mod host_first;
@@ -332,6 +333,7 @@ impl Engine {
         report(Lists::Complete { without: &without });
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
+        tasks.spawn(Arc::clone(&self).follow_host());
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
         tasks.spawn(Arc::clone(&self).charge_claims_that_wait());

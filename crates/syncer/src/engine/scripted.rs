@@ -25,6 +25,8 @@ use tokio::{task::JoinHandle, time::Instant};
 pub(super) enum Failure {
     /// It is refused with this code.
     Refused(u16),
+    /// It is refused with this code after so many seconds.
+    RefusedLate(u16, u64),
     /// It is never answered.
     Silence,
 }
@@ -146,6 +148,10 @@ fn client(side: Side, script: &Script, kept: &Arc<Mutex<Kept>>) -> Client {
             Ok::<_, Infallible>(match failure {
                 Some(Failure::Silence) => std::future::pending().await,
                 Some(Failure::Refused(code)) => refuse(code),
+                Some(Failure::RefusedLate(code, seconds)) => {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    refuse(code)
+                }
                 None => accept(request.into_body(), number, &kept).await,
             })
         }

@@ -324,6 +324,12 @@ impl Turns {
         lock(&self.line_of(bytes).pace).take(bytes, now())
     }
 
+    /// Whether the turn of a key for its bytes has come, and it has not written yet.
+    #[cfg(test)]
+    pub(super) fn has_turn(&self, key: &Key) -> bool {
+        lock(&self.granted).contains_key(key)
+    }
+
     /// A reconciliation of a key begins.
     pub(super) fn begin(&self, key: &Key) -> Begun {
         Begun {

@@ -1,8 +1,14 @@
 //! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
 
 use super::{
-    Engine, Outcome, QUOTA_EXCEEDED, admit, api::CallError, first_comparison, host_first, lock, queued_key::QueuedKey,
-    recorder::Level, schedule, turns::Keeps, update::REFUSED,
+    Engine, Outcome, QUOTA_EXCEEDED, admit,
+    api::CallError,
+    first_comparison, host_first, lock,
+    queued_key::QueuedKey,
+    recorder::Level,
+    schedule,
+    turns::{self, Keeps},
+    update::REFUSED,
 };
 use crate::metrics::QueueLabels;
 use berth_runtime::queue::Taken;
@@ -162,7 +168,9 @@ impl Engine {
 /// What a key keeps of its turns after a reconciliation with this result.
 fn keeps(result: &Result<Outcome, CallError>) -> Keeps {
     match result {
-        Ok(outcome) if outcome.result == admit::NO_PLACE => Keeps::All,
+        // Also a Service whose turn for its bytes has come while too many endpoints change: it would wait for its bytes again, and others would change
+        // their Services meanwhile, so that it may never have both.
+        Ok(outcome) if [admit::NO_PLACE, turns::WAITS].contains(&outcome.result) => Keeps::All,
         // Nothing was written, and it is tried again.
         Ok(outcome) if [REFUSED, schedule::HELD].contains(&outcome.result) => Keeps::Requests,
         Ok(outcome) if !outcome.waits_for_turn() => Keeps::Nothing,

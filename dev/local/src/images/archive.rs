@@ -117,6 +117,10 @@ fn image_configuration(image: &Image, layers: &[Layer]) -> Value {
     if !image.labels.is_empty() {
         configuration["config"]["Labels"] = json!(image.labels);
     }
+    if !image.volumes.is_empty() {
+        let volumes = image.volumes.iter().map(|path| (path.clone(), json!({})));
+        configuration["config"]["Volumes"] = Value::Object(volumes.collect());
+    }
     configuration
 }
 

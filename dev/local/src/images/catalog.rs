@@ -101,7 +101,10 @@ const COMMANDS: [&str; 32] = [
 ];
 
 /// The same image with a shell and what scripts need.
-fn with_shell(mut image: Image) -> Result<Image, Error> {
+///
+/// # Errors
+/// When busybox is not installed.
+pub fn with_shell(mut image: Image) -> Result<Image, Error> {
     let Some(busybox) = BUSYBOX.map(Path::new).into_iter().find(|path| path.is_file()) else {
         return Err(Error::Image {
             reference: image.reference,

@@ -11,7 +11,7 @@ pub mod layout;
 mod libraries;
 mod stored;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,8 @@ pub struct Image {
     pub architecture: String,
     /// Labels of the image.
     pub labels: BTreeMap<String, String>,
+    /// Absolute paths in the image that are volumes (`VOLUME`): a container runtime has a folder of the node there, for each container another one.
+    pub volumes: BTreeSet<String>,
     /// When the image was made, in RFC 3339. Without it nothing in the image says so.
     pub created: Option<String>,
 }
@@ -92,6 +94,7 @@ impl Image {
             links: BTreeMap::new(),
             architecture: host_architecture().to_owned(),
             labels: BTreeMap::new(),
+            volumes: BTreeSet::new(),
             created: None,
         }
     }

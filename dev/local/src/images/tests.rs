@@ -70,6 +70,21 @@ fn an_archive_is_an_image_layout_with_correct_digests() {
 }
 
 #[test]
+fn volumes_are_in_the_configuration() {
+    let dir = TempDir::new().unwrap();
+    let plain = image(&dir, "text");
+    let mut with_volume = plain.clone();
+    with_volume.volumes.insert("/data".into());
+    let volumes = [plain, with_volume].map(|image| {
+        let archive = image.archive_in(dir.path()).unwrap();
+        let layout = files(&fs::read(&archive.path).unwrap());
+        let manifest = json(blob(&layout, &json!(archive.digest)));
+        json(blob(&layout, &manifest["config"]["digest"]))["config"]["Volumes"].clone()
+    });
+    assert_eq!(volumes, [Value::Null, json!({"/data": {}})]);
+}
+
+#[test]
 fn base_layer_has_the_files_of_every_image() {
     let layer = base_layer().unwrap();
     let mut bytes = Vec::new();

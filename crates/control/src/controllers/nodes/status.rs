@@ -53,6 +53,7 @@ pub fn update_unavailable_nodes(context: &NodesContext, fleet: &Fleet) {
 
 /// Keeps how many nodes of pools are not Ready, and reconciles the pools for which that changed.
 pub fn update_pool_health(context: &NodesContext, plan: &Plan) {
+    context.metrics.repair.record(&plan.pool_health);
     for pool in context.health.update(plan.pool_health.clone()) {
         context.queue.add(Key::Pool(pool));
     }

@@ -60,6 +60,8 @@ pub struct TenantContext {
     pub metrics: SleepMetrics,
     /// Counts rotations of credentials that are complete.
     pub rotations: Counter,
+    /// Counts EndpointSlices that were deleted because the syncer of their tenant did not work.
+    pub own_slices_deleted: Counter,
     /// Writes Events.
     pub recorder: EventRecorder,
 }

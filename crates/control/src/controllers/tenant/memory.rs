@@ -9,6 +9,7 @@ use super::{
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
     recorded_kinds::RecordedKinds,
+    syncer_absence::SyncerAbsence,
     unused_nodes,
 };
 use crate::{
@@ -53,6 +54,8 @@ pub struct TenantMemory {
     pub(super) host_usage_read_at: Mutex<Option<Instant>>,
     /// What is known of its syncer.
     pub(super) syncer: Mutex<SyncerReport>,
+    /// For how long it has not worked.
+    syncer_absence: Mutex<SyncerAbsence>,
     /// Hash of the rules of its class that its syncer has enforced; none if that is not known.
     enforced_rules: Mutex<Option<String>>,
     /// Whether it sleeps, and its objects on the host may follow earlier rules of its class.
@@ -91,9 +94,29 @@ impl TenantMemory {
         self.early_ends.store(0, Ordering::Relaxed);
     }
 
-    /// Notes whether the tenant's syncer is ready.
+    /// Forgets whether the tenant's syncer is ready, until it is probed.
+    pub(super) fn forget_readiness(&self) {
+        lock(&self.syncer).is_ready = false;
+    }
+
+    /// Notes whether the tenant's syncer is ready, as a probe says.
     pub(super) fn note_syncer(&self, is_ready: bool) {
         lock(&self.syncer).is_ready = is_ready;
+        if is_ready && !self.is_host_silent() {
+            self.syncer_absence().note_working(Instant::now());
+        } else {
+            self.syncer_absence().suspect();
+        }
+    }
+
+    /// For how long the tenant's syncer has not worked.
+    pub(super) fn syncer_absence(&self) -> MutexGuard<'_, SyncerAbsence> {
+        lock(&self.syncer_absence)
+    }
+
+    /// Whether the host's API server does not answer the tenant's syncer, as that has said last.
+    pub(super) fn is_host_silent(&self) -> bool {
+        lock(&self.syncer).is_host_silent()
     }
 
     /// Whether the tenant's syncer has enforced the rules with this hash.
@@ -138,6 +161,9 @@ impl TenantMemory {
     /// Notes what the metrics of the tenant's syncer say.
     pub(super) fn note_syncer_metrics(&self, metrics: &str) {
         lock(&self.syncer).read(metrics);
+        if self.is_host_silent() {
+            self.syncer_absence().suspect();
+        }
     }
 }
 
@@ -204,6 +230,7 @@ impl Tenants {
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),
                 syncer: Mutex::default(),
+                syncer_absence: Mutex::default(),
                 enforced_rules: Mutex::default(),
                 is_outdated: AtomicBool::new(true),
                 is_stopped: AtomicBool::new(false),

@@ -38,6 +38,7 @@ mod schedule;
 mod settings;
 mod sleep;
 mod status;
+mod syncer_absence;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -96,7 +97,7 @@ pub async fn reconcile(
     let Some(uid) = cluster.uid() else { return Ok(None) };
     let tenant = Tenant::new(context, cluster, &uid, slot);
     // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
-    tenant.memory.note_syncer(false);
+    tenant.memory.forget_readiness();
     tenant.memory.note_outdated(true);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
         enforcement::leave_place(context, &tenant.key());

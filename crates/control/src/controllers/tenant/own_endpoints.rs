@@ -33,10 +33,13 @@ type Slices = Api<Watched<PartialObjectMeta<EndpointSlice>>>;
 /// # Errors
 /// The host refuses or does not answer. Some may be deleted by then.
 pub(super) async fn delete_all(client: &Client, tenant: &TenantId) -> Result<(), ReconcileError> {
-    delete_those::<PartialObjectMeta<EndpointSlice>>(client, tenant, NAMES, |_| true).await
+    delete_those::<PartialObjectMeta<EndpointSlice>>(client, tenant, NAMES, |_| true)
+        .await
+        .map(drop)
 }
 
-/// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable.
+/// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable. Returns
+/// how many these were.
 ///
 /// # Errors
 /// The host refuses or does not answer. Some may be deleted by then.
@@ -44,7 +47,7 @@ pub(super) async fn delete_of_pods(
     client: &Client,
     tenant: &TenantId,
     network: &NetworkLimits,
-) -> Result<(), ReconcileError> {
+) -> Result<usize, ReconcileError> {
     let outside = OfferedNetworks::new(network);
     delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| {
         // Of one that cannot be read nothing is known.
@@ -63,13 +66,13 @@ fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
     addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
 }
 
-/// Deletes the slices that must go, page by page.
+/// Deletes the slices that must go, page by page. Returns how many these were.
 async fn delete_those<K>(
     client: &Client,
     tenant: &TenantId,
     page: u32,
     must_go: impl Fn(Watched<K>) -> bool,
-) -> Result<(), ReconcileError>
+) -> Result<usize, ReconcileError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
@@ -78,6 +81,7 @@ where
     let slices: Slices = Api::namespaced(client.clone(), &namespace);
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
+    let mut deleted = 0;
     loop {
         let page = list_page(&listed, &mut params)
             .await
@@ -87,10 +91,12 @@ where
             let metadata = slice.meta().clone();
             must_go(slice).then_some(metadata)
         });
+        let found: Vec<_> = found.collect();
+        deleted += found.len();
         delete_several(&slices, found)
             .await
             .map_err(api("delete the tenant's own EndpointSlices"))?;
-        let Some(token) = next else { return Ok(()) };
+        let Some(token) = next else { return Ok(deleted) };
         params = params.continue_token(&token);
     }
 }

@@ -180,6 +180,12 @@ impl ControlPlaneRuntime for ClusterRuntime {
         Ok(state::are_of_one_template(&pods, &files))
     }
 
+    async fn is_available(&self, tenant: &TenantId, component: &str) -> Result<bool, RuntimeError> {
+        let deployments: Api<Deployment> = self.api(tenant);
+        let found = optional(deployments.get(component).await).map_err(objects::host_error("read a Deployment"))?;
+        Ok(found.as_ref().is_some_and(state::is_available))
+    }
+
     fn publish_kubeconfig(&self, _namespace: &str, _name: &str, _kubeconfig: &str) -> Result<(), RuntimeError> {
         Ok(())
     }

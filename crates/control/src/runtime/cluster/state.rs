@@ -17,7 +17,7 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Whether at least one pod serves and no rollout is stuck; if not, why.
 pub(super) fn state(deployment: &Deployment, pods: &[Pod]) -> ComponentState {
     let name = deployment.metadata.name.as_deref().unwrap_or_default();
-    let available = available(deployment) > 0;
+    let available = is_available(deployment);
     let stuck =
         condition(deployment, "Progressing").is_some_and(|condition| condition.status.as_deref() == Some("False"));
     match (available, stuck) {
@@ -63,9 +63,11 @@ fn has_files(pod: &Pod, files: &str) -> bool {
     secrets.any(|secret| secret.name == files)
 }
 
-fn available(deployment: &Deployment) -> i32 {
+/// Whether a pod of it is ready, as its kubelet says.
+pub(super) fn is_available(deployment: &Deployment) -> bool {
     let status = deployment.status.as_ref();
-    status.and_then(|status| status.available_replicas).unwrap_or_default()
+    let available = status.and_then(|status| status.available_replicas);
+    available.is_some_and(|available| available > 0)
 }
 
 fn condition<'a>(deployment: &'a Deployment, kind: &str) -> Option<&'a DeploymentCondition> {
@@ -166,6 +168,8 @@ mod tests {
     #[test]
     fn one_pod_that_serves_is_enough() {
         assert_eq!(describe(1, "True", &json!({})), "running");
+        assert!(is_available(&deployment(1, "False")) && !is_available(&deployment(0, "True")));
+        assert!(!is_available(&Deployment::default()));
         assert!(is_rolled_out(&deployment(1, "True")));
         assert!(!is_rolled_out(&deployment(0, "True")));
     }

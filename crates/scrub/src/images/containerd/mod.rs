@@ -14,7 +14,7 @@ use super::{
     names::{complete, in_parts, left},
 };
 use crate::{error::Unclean, node::Node};
-use containers::{Container, Containers};
+use containers::{Awaited, Container, Containers};
 use content::{collect_garbage, labelled_to_stay, parts_of};
 use ctr::{Ctr, lines};
 use std::collections::BTreeSet;
@@ -24,14 +24,17 @@ const PINNED: &str = r#"labels."io.cri-containerd.pinned"==pinned"#;
 /// Lists the content store.
 const CONTENT: [&str; 3] = ["content", "ls", "-q"];
 
-/// One attempt. `content` is what must be gone from the content store: all that was there when the first attempt began, without what kept images
-/// need. What comes later is of pods of the platform.
-pub(super) fn remove(
-    node: &Node,
-    ctr: &impl Ctr,
-    keep: &Keep,
-    content: &mut Option<BTreeSet<String>>,
-) -> Result<String, Unclean> {
+/// What was there when the first attempt began. What comes later is of pods of the platform.
+#[derive(Default)]
+pub(super) struct Before {
+    /// What must be gone from the content store: all that was there, without what kept images need.
+    content: Option<BTreeSet<String>>,
+    /// Folders of containers, without those that have their container.
+    folders: Option<Awaited>,
+}
+
+/// One attempt.
+pub(super) fn remove(node: &Node, ctr: &impl Ctr, keep: &Keep, before: &mut Before) -> Result<String, Unclean> {
     let containers = Containers::list(node, ctr)?;
     if !containers
         .platform
@@ -43,12 +46,13 @@ pub(super) fn remove(
                 .into(),
         ));
     }
-    containers.remove_ended(ctr)?;
+    containers.remove_ended(node, ctr)?;
+    containers.remove_forgotten(node, &mut before.folders)?;
     let names = ctr.list(&["images", "ls", "-q"])?;
     let present = ctr.list(&CONTENT)?;
     let kept = find_kept(ctr, &names, &containers.platform, keep, &present)?;
     let removable: Vec<String> = names.difference(&kept.names).cloned().collect();
-    let content = content.get_or_insert_with(|| present.clone());
+    let content = before.content.get_or_insert_with(|| present.clone());
     content.retain(|digest| present.contains(digest) && !kept.content.contains(digest));
 
     // The last removal of a call waits until the garbage collector has removed what belonged to any image removed so far.

@@ -1,9 +1,18 @@
 mod fake;
 
-use super::content::Parts;
 use super::*;
+use super::{
+    containers::{FOLDERS, WITHOUT_CONTAINER},
+    content::Parts,
+};
 use fake::{Blob, Containerd};
 use serde_json::json;
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    time::Instant,
+};
 
 fn set(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(ToString::to_string).collect()
@@ -14,9 +23,24 @@ fn node() -> Node {
     Node::new("/nowhere", ["scrub-pod".to_owned()])
 }
 
+/// The same with folders of these containers.
+fn machine(containers: &[&str]) -> (tempfile::TempDir, Node) {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), ["scrub-pod".to_owned()]);
+    for id in containers {
+        for all in FOLDERS {
+            let volume = node.path(all).join(id).join("volumes/of-the-image");
+            fs::create_dir_all(&volume).unwrap();
+            fs::write(volume.join("weights"), "secret").unwrap();
+        }
+    }
+    (folder, node)
+}
+
 /// One attempt, the first.
 fn first_attempt(containerd: &Containerd) -> Result<String, Unclean> {
-    remove(&node(), containerd, &Keep::default(), &mut None)
+    let (_folder, node) = machine(&["scrub"]);
+    remove(&node, containerd, &Keep::default(), &mut Before::default())
 }
 
 #[test]
@@ -43,6 +67,116 @@ fn images_of_a_tenant_go_and_those_of_the_platform_stay() {
     assert_eq!(
         containerd.containers(),
         set(&["dns", "dns-sandbox", "scrub", "scrub-sandbox"])
+    );
+}
+
+#[test]
+fn volumes_that_images_declare_go_with_their_containers() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    let (_folder, node) = machine(&["dns", "ended", "scrub"]);
+    remove(&node, &containerd, &Keep::default(), &mut Before::default()).unwrap();
+    for all in FOLDERS {
+        let folder = node.path(all);
+        assert!(!folder.join("ended").exists(), "{all}");
+        for stays in ["dns", "scrub"] {
+            assert!(
+                folder.join(stays).join("volumes/of-the-image/weights").exists(),
+                "{all} {stays}"
+            );
+        }
+    }
+    assert!(!containerd.containers().contains("ended"));
+}
+
+#[test]
+fn the_kubelet_is_awaited_where_folders_of_containers_are_unknown() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    for folders in [&[] as &[&str], &["of-another-containerd"]] {
+        let (_folder, node) = machine(folders);
+        let attempt = remove(&node, &containerd, &Keep::default(), &mut Before::default());
+        let error = attempt.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "1 containers of tenants have ended, and the kubelet has not removed them: ended"
+        );
+        assert!(
+            containerd.containers().contains("ended"),
+            "without it, nothing would remove its folder"
+        );
+    }
+    // The kubelet has removed it.
+    let clean = Containerd::with_platform();
+    let (_folder, node) = machine(&["of-another-containerd"]);
+    assert!(remove(&node, &clean, &Keep::default(), &mut Before::default()).is_ok());
+    assert!(node.path(FOLDERS[0]).join("of-another-containerd").exists());
+}
+
+/// What the first attempt has noted, so long ago that the time for containers to come is over.
+fn noted_long_ago(folders: &[&str]) -> Before {
+    let since = Instant::now().checked_sub(WITHOUT_CONTAINER).unwrap();
+    Before {
+        folders: Some((since, set(folders))),
+        ..Before::default()
+    }
+}
+
+#[test]
+fn folders_that_containerd_has_forgotten_are_removed_after_a_while() {
+    let containerd = Containerd::with_platform();
+    let (_folder, node) = machine(&["dns", "forgotten", "scrub"]);
+    let mut before = Before::default();
+    for _ in 0..2 {
+        let error = remove(&node, &containerd, &Keep::default(), &mut before).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "1 folders of containers are left that containerd does not have: forgotten"
+        );
+        assert!(node.path(FOLDERS[0]).join("forgotten").exists());
+    }
+    // Of a container of the platform that came after the first attempt.
+    for all in FOLDERS {
+        fs::create_dir(node.path(all).join("later")).unwrap();
+    }
+    let mut before = noted_long_ago(&["forgotten"]);
+    remove(&node, &containerd, &Keep::default(), &mut before).unwrap();
+    for all in FOLDERS {
+        assert_eq!(fs::read_dir(node.path(all)).unwrap().count(), 3, "{all}");
+        assert!(!node.path(all).join("forgotten").exists(), "{all}");
+    }
+}
+
+#[test]
+fn a_folder_stays_whose_container_was_being_created() {
+    let mut containerd = Containerd::with_platform();
+    let (_folder, node) = machine(&["coming", "scrub"]);
+    assert!(remove(&node, &containerd, &Keep::default(), &mut Before::default()).is_err());
+    containerd.add_container("coming", "kube-system", "q/dns:1");
+    let mut before = noted_long_ago(&["coming"]);
+    remove(&node, &containerd, &Keep::default(), &mut before).unwrap();
+    assert!(node.path(FOLDERS[0]).join("coming/volumes").exists());
+}
+
+#[test]
+fn links_of_a_tenant_lead_out_of_no_volume() {
+    let mut containerd = Containerd::with_platform();
+    containerd.add_container("ended", "berth-vision-x", "example.com/model:1");
+    let (folder, node) = machine(&["ended", "scrub"]);
+    let volume = node.path(FOLDERS[0]).join("ended/volumes/of-the-image");
+    let outside = folder.path().join("etc");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("passwd"), "x").unwrap();
+    symlink(&outside, volume.join("link")).unwrap();
+    symlink(node.path(FOLDERS[0]).join("scrub"), volume.join("other")).unwrap();
+    fs::create_dir(volume.join(OsStr::from_bytes(b"line\nand \xff"))).unwrap();
+    remove(&node, &containerd, &Keep::default(), &mut Before::default()).unwrap();
+    assert!(!node.path(FOLDERS[0]).join("ended").exists());
+    assert!(outside.join("passwd").exists());
+    assert!(
+        node.path(FOLDERS[0])
+            .join("scrub/volumes/of-the-image/weights")
+            .exists()
     );
 }
 
@@ -82,7 +216,7 @@ fn images_of_programs_that_are_away_for_the_scrub_stay() {
     containerd.pull("q/plugin:1", "plugin", 1);
     containerd.pull("q/plugin:1-model", "model", 1);
     let keep = Keep::from_arguments(&["--keep-image=q/plugin:1".into()]);
-    remove(&node(), &containerd, &keep, &mut None).unwrap();
+    remove(&node(), &containerd, &keep, &mut Before::default()).unwrap();
     assert_eq!(
         containerd.names(),
         set(&["q/dns:1", "q/pause:3", "q/plugin:1", "q/scrub:1"])
@@ -102,7 +236,7 @@ fn a_tenants_name_for_an_image_of_the_platform_keeps_nothing_of_the_tenants() {
         containerd.name_as(container, &format!("a.example.com/{image}:1"), &index);
     }
     let keep = Keep::from_arguments(&["--keep=q/pause:3".into()]);
-    remove(&node(), &containerd, &keep, &mut None).unwrap();
+    remove(&node(), &containerd, &keep, &mut Before::default()).unwrap();
     assert_eq!(containerd.names(), set(&["q/dns:1", "q/pause:3", "q/scrub:1"]));
     let of_tenant = set(&[
         "model",
@@ -178,8 +312,11 @@ fn what_the_platform_pulls_meanwhile_is_left_alone() {
     containerd.add_blob("coming", Blob::Layer);
     containerd.lease("2026-pull", true, &["coming"]);
     // An earlier attempt began before the pull.
-    let mut content = Some(set(&["model"]));
-    remove(&node(), &containerd, &Keep::default(), &mut content).unwrap();
+    let mut before = Before {
+        content: Some(set(&["model"])),
+        ..Before::default()
+    };
+    remove(&node(), &containerd, &Keep::default(), &mut before).unwrap();
     assert!(containerd.content().contains("coming"));
     assert_eq!(containerd.leases(), set(&["2026-pull"]));
 }
@@ -189,7 +326,7 @@ fn a_runtime_without_this_pod_is_another_one() {
     let mut containerd = Containerd::with_platform();
     containerd.pull("example.com/model:1", "model", 1);
     let other = Node::new("/nowhere", ["another-pod".to_owned()]);
-    assert!(remove(&other, &containerd, &Keep::default(), &mut None).is_err());
+    assert!(remove(&other, &containerd, &Keep::default(), &mut Before::default()).is_err());
     assert!(
         containerd.names().contains("example.com/model:1"),
         "nothing was removed"
@@ -202,7 +339,7 @@ fn a_pod_of_the_platform_in_a_tenants_namespace_stays() {
     containerd.pull("q/agent:1", "agent", 0);
     containerd.add_container("agent", "berth-vision-x", "q/agent:1");
     let node = Node::new("/nowhere", ["scrub-pod".to_owned(), "agent-pod".to_owned()]);
-    remove(&node, &containerd, &Keep::default(), &mut None).unwrap();
+    remove(&node, &containerd, &Keep::default(), &mut Before::default()).unwrap();
     assert!(containerd.containers().contains("agent"));
     assert!(containerd.names().contains("q/agent:1"));
     first_attempt(&containerd).unwrap();

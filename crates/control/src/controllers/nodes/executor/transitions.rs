@@ -266,7 +266,7 @@ async fn apply_next_transition(
 }
 
 /// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
-/// control's own last change: with that the tenant has the node, and its pods do not tolerate the taint that the node had before.
+/// changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended.
 async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
     let node = pass.get_node(on.node).await?;
     Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
@@ -280,6 +280,13 @@ async fn apply_transition(
     on: &OnNode<'_>,
     pods: Option<&PodsOnNode>,
 ) -> Result<Applied, ReconcileError> {
+    let ends_pods = matches!(
+        transition,
+        Transition::EvictPods | Transition::EndEvictedPods { .. } | Transition::DeletePods { .. }
+    );
+    if ends_pods && !has_assignment(pass, on).await? {
+        return Ok(Applied::Waits(Some(POLL)));
+    }
     match transition {
         Transition::Wait => return Ok(Applied::Waits(None)),
         Transition::CheckAfter(seconds) => {
@@ -313,9 +320,7 @@ async fn apply_transition(
                 removes_overdue: false,
                 now: pass.now,
             };
-            if let Some(pods) = pods
-                && has_assignment(pass, on).await?
-            {
+            if let Some(pods) = pods {
                 pods.end_evicted(&pass.client, on.assignment.since, deletes_running, limits)
                     .await?;
             }

@@ -5,6 +5,7 @@
 //!
 //! [`Outcome`] says which of them was reached; the status follows from it and from nothing else.
 
+mod absent_syncer;
 mod argo_cd;
 mod bootstrap_objects;
 mod bootstrapping;

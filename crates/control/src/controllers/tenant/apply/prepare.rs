@@ -9,7 +9,7 @@ use super::{
         settings::Settings,
         withdrawn_kinds,
     },
-    Accepted, argo_cd, datastore_identity,
+    Accepted, absent_syncer, argo_cd, datastore_identity,
     endpoint::{self, PublicState},
     keys,
 };
@@ -77,6 +77,10 @@ pub(super) async fn prepare<'a>(
             (&host_ranges, &host_network, blocked.as_slice())
         ),
     );
+    if let Ok(network) = &network {
+        let syncer = &network.endpoints.syncer_admin;
+        Box::pin(absent_syncer::delete_own_endpoints(context, tenant, syncer, &limits)).await;
+    }
     limited.map_err(in_step(TenantError::Limits))?;
     let withdrawn_kinds = recorded.map_err(in_step(TenantError::Settings))?;
     let authorities = authorities.map_err(in_step(TenantError::Authorities))?;

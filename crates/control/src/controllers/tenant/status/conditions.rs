@@ -45,6 +45,9 @@ const NOT_OBSERVED: &str = "NotObserved";
 /// Message of conditions of a tenant that sleeps.
 pub(in super::super) const SLEEPS: &str =
     "the tenant sleeps, and nothing of it runs for its team; the condition Awake says what wakes it";
+/// What SyncerReady says besides while endpoints are missing.
+const WITHOUT_ENDPOINTS: &str =
+    "; own EndpointSlices of the tenant with addresses of pods were deleted on the host, until it works";
 /// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
 /// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
 const NOT_PART_OF_READY: [&str; 9] = [
@@ -103,7 +106,8 @@ pub(in super::super) fn conditions(
         };
         all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
         all.extend(prepared.public.as_ref().map(PublicState::condition));
-        all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
+        let lacks_endpoints = prepared.accepted.tenant.memory.syncer_absence().has_deleted();
+        all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer, lacks_endpoints)));
         if is_asleep(outcome) {
             let sleeps = |kind| ConditionUpdate::mark_false(kind, SLEEPING, SLEEPS);
             all.extend([CONTROL_PLANE_READY, SYNCER_READY].map(sleeps));
@@ -171,11 +175,16 @@ fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> Conditi
     }
 }
 
-fn syncer_condition(syncer: &SyncerState) -> ConditionUpdate {
+/// `lacks_endpoints` says whether endpoints were deleted because the syncer did not work, and has not worked since.
+fn syncer_condition(syncer: &SyncerState, lacks_endpoints: bool) -> ConditionUpdate {
+    let without = if lacks_endpoints { WITHOUT_ENDPOINTS } else { "" };
+    let message = |text: &str| format!("{text}{without}");
     match syncer {
-        SyncerState::Ready => ConditionUpdate::mark_true(SYNCER_READY, "InSync", "the syncer has listed both sides"),
-        SyncerState::Starting(message) => ConditionUpdate::mark_false(SYNCER_READY, "Starting", message),
-        SyncerState::Down(why) => ConditionUpdate::mark_false(SYNCER_READY, "NotRunning", why),
+        SyncerState::Ready => {
+            ConditionUpdate::mark_true(SYNCER_READY, "InSync", message("the syncer has listed both sides"))
+        }
+        SyncerState::Starting(text) => ConditionUpdate::mark_false(SYNCER_READY, "Starting", message(text)),
+        SyncerState::Down(why) => ConditionUpdate::mark_false(SYNCER_READY, "NotRunning", message(why)),
     }
 }
 
@@ -250,6 +259,16 @@ mod tests {
         assert_eq!(phase(&all, SleepState::Waking), Phase::Waking);
         all[0] = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "");
         assert_eq!(phase(&all, SleepState::Awake), Phase::Pending);
+    }
+
+    #[test]
+    fn the_syncer_is_not_ready_and_the_message_says_what_is_missing_on_the_host() {
+        let starting = SyncerState::Starting("the syncer does not answer yet".into());
+        let before = syncer_condition(&starting, false);
+        assert_eq!(before.message, "the syncer does not answer yet");
+        let after = syncer_condition(&starting, true);
+        assert_eq!((after.reason, after.is_true()), (before.reason, false));
+        assert!(after.message.ends_with(WITHOUT_ENDPOINTS), "{}", after.message);
     }
 
     #[test]

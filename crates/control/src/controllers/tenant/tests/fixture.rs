@@ -33,7 +33,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +71,14 @@ pub(super) struct Stored {
     pub(super) unlisted_kinds: Arc<AtomicU64>,
     /// Objects that it has not compared with its rules, as it says.
     pub(super) uncompared_objects: Arc<AtomicU64>,
+    /// Seconds for which the host has not answered the syncer, as it says.
+    pub(super) host_silent_seconds: Arc<AtomicU64>,
+    /// Whether the syncer has ended by itself.
+    pub(super) is_syncer_gone: Arc<AtomicBool>,
+    /// Whether it waits for a list.
+    pub(super) is_syncer_listing: Arc<AtomicBool>,
+    /// Whether its metrics cannot be read.
+    pub(super) is_syncer_unmeasured: Arc<AtomicBool>,
     /// Values of single keys, by what follows the tenant's prefix.
     pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
 }
@@ -267,6 +275,7 @@ fn context(
         queue: Queue::new(),
         metrics: SleepMetrics::default(),
         rotations: prometheus_client::metrics::counter::Counter::default(),
+        own_slices_deleted: prometheus_client::metrics::counter::Counter::default(),
         recorder: EventRecorder::new(host.client()),
     }
 }
@@ -376,11 +385,11 @@ impl Remote for ScriptedRemote {
         if !self.script.record("syncer probe".into()) {
             return Err(ProbeError("the script says so".into()));
         }
-        if self.script.first("runtime run syncer").is_none() {
+        if self.script.first("runtime run syncer").is_none() || self.stored.is_syncer_gone.load(Ordering::SeqCst) {
             return Err(ProbeError("it does not run".into()));
         }
         Ok(ProbeAnswer {
-            is_ready: true,
+            is_ready: !self.stored.is_syncer_listing.load(Ordering::SeqCst),
             text: String::new(),
         })
     }
@@ -389,13 +398,17 @@ impl Remote for ScriptedRemote {
         if !self.script.record("syncer probe of metrics".into()) {
             return Err(ProbeError("the script says so".into()));
         }
+        if self.stored.is_syncer_unmeasured.load(Ordering::SeqCst) {
+            return Err(ProbeError("its metrics are too long".into()));
+        }
         let number = |of: &AtomicU64| of.load(Ordering::SeqCst);
         Ok(format!(
             "berth_syncer_host_bytes {}\nberth_syncer_host_bytes_limit 536870912\nberth_syncer_unlisted_kinds {}\n\
-             berth_syncer_uncompared_objects {}\n",
+             berth_syncer_uncompared_objects {}\nberth_syncer_host_silent_seconds {}\n",
             number(&self.stored.host_bytes),
             number(&self.stored.unlisted_kinds),
             number(&self.stored.uncompared_objects),
+            number(&self.stored.host_silent_seconds),
         ))
     }
 }

@@ -1,6 +1,7 @@
 //! The whole controller against scripted answers: every call that it makes fails once, and the tenant still becomes ready,
 //! or is still deleted.
 
+mod absent_syncer;
 mod argo_cd;
 mod bootstrapping;
 mod databases;

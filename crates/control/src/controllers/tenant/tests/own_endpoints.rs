@@ -11,18 +11,18 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// An address of a pod of the host, which other tenants may have by now.
-const POD: &str = "10.244.1.7";
+pub(super) const POD: &str = "10.244.1.7";
 /// An address of a machine in a network that the class offers for endpoints.
-const MACHINE: &str = "192.168.7.1";
+pub(super) const MACHINE: &str = "192.168.7.1";
 /// The manager of slices that the host makes of selectors.
-const HOST: &str = "endpointslice-controller.k8s.io";
+pub(super) const HOST: &str = "endpointslice-controller.k8s.io";
 
 fn path(fixture: &Fixture, name: &str) -> String {
     let namespace = fixture.id.workload_namespace();
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}")
 }
 
-fn insert(fixture: &Fixture, name: &str, manager: &str, addresses: &[&str]) {
+pub(super) fn insert(fixture: &Fixture, name: &str, manager: &str, addresses: &[&str]) {
     let slice = json!({
         "metadata": {"name": name, "namespace": fixture.id.workload_namespace(), "labels": {MANAGED_BY: manager}},
         "addressType": "IPv4", "endpoints": [{"addresses": addresses}],
@@ -30,8 +30,18 @@ fn insert(fixture: &Fixture, name: &str, manager: &str, addresses: &[&str]) {
     fixture.host.insert(&path(fixture, name), slice);
 }
 
+/// Gives the tenant a class that offers the network of [`MACHINE`].
+pub(super) fn offer_machines(fixture: &Fixture) {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
+        "spec": {"network": {"endpointCIDRs": ["192.168.7.0/24"]}}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+}
+
 /// Names of the slices of the tenant.
-fn names(fixture: &Fixture) -> Vec<Value> {
+pub(super) fn names(fixture: &Fixture) -> Vec<Value> {
     let slices = fixture.host.find(&path(fixture, ""));
     slices.iter().map(|slice| slice["metadata"]["name"].clone()).collect()
 }
@@ -133,12 +143,7 @@ async fn a_tenant_that_sleeps_has_no_endpoints_of_its_own() {
 #[tokio::test]
 async fn a_tenant_whose_database_is_gone_keeps_only_endpoints_outside_of_the_cluster() {
     let mut fixture = Fixture::new();
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"network": {"endpointCIDRs": ["192.168.7.0/24"]}}});
-    fixture
-        .host
-        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    offer_machines(&fixture);
     super::databases::store_database(&fixture, Some("a"));
     fixture.reconcile_until_ready().await;
     insert(&fixture, "ghost", SYNCER, &[POD]);

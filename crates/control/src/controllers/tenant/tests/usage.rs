@@ -54,6 +54,7 @@ async fn what_the_syncer_says_is_known_for_alerts() {
         is_ready: true,
         unlisted_kinds: 1,
         failing_keys: 0,
+        host_silent_seconds: 0,
     };
     assert_eq!(report(&fixture), expected);
 }

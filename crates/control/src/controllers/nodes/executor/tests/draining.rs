@@ -1,6 +1,10 @@
 //! Nodes that pods, or claims of devices, hold up.
 
-use super::{Fixture, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use super::{
+    Fixture, NODES, NOW, SLUG, TENANT,
+    api::{Failing, merge},
+    finish_recycling, names, reserve, state_of,
+};
 use crate::testing::{LATE, make_unreadable};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
@@ -58,6 +62,28 @@ async fn budgets_and_pods_that_do_not_end_do_not_keep_a_node() {
     }
     let warnings = events.iter().filter(|event| *event == "NodeReclaimed").count();
     assert_eq!(warnings, 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_view_that_lags_behind_ends_no_pod_of_the_next_tenant() {
+    let is_over = "the time limit of the drain is over: pods are deleted although disruption budgets may forbid it";
+    for (seconds, reason) in [(0, Value::Null), (3600, is_over.into())] {
+        let mut fixture = fixture_with_stubborn_pod();
+        let path = format!("{NODES}/a");
+        let mut draining = fixture.api().objects[&path].clone();
+        merge(
+            &mut draining,
+            &json!({"metadata": {"annotations": {labels::REASON: reason}}}),
+        );
+        fixture.lagging.insert(path, draining);
+        fixture.put_in_state("a", Assigned);
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+        let api = fixture.api();
+        assert!(api.graces.is_empty(), "{seconds}");
+        let of_pod = api.log.iter().find(|call| call.contains("/pods/"));
+        assert_eq!(of_pod, None, "{seconds}");
+    }
 }
 
 #[tokio::test]
