@@ -48,10 +48,10 @@ use crate::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
         pod_selector::scoped,
-        sizes::{self, MOST_EXCEPTED, MOST_PEERS},
+        sizes,
     },
 };
-use peers::Peers;
+use peers::{Made, Peers};
 use serde_json::{Map, Value, json};
 
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
@@ -114,8 +114,7 @@ impl ToHost for Policies {
         let source = &policy["spec"];
         let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        // An unknown field may change what the rules mean. Rules that are too many are left out, so they need not be made: a rule for everyone is short in the
-        // tenant, and can have thousands of ranges on the host.
+        // An unknown field may change what the rules mean. Rules that are too many are left out, so they need not be made.
         let makes_rules = issues.denied.is_empty() && !has_too_many_rules(policy);
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
         spec.insert(
@@ -127,18 +126,16 @@ impl ToHost for Policies {
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
         }
         let peers = Peers::new(cache, &name.namespace);
-        let mut made = 0;
+        let mut made = Made::default();
         for (direction, side) in DIRECTIONS {
             let mut all: Vec<Value> = Vec::new();
             for (index, source) in json::items(source, &[direction]).iter().enumerate() {
                 // With so many, none of them stays.
-                if !makes_rules || made > MOST_PEERS + MOST_EXCEPTED {
+                if !makes_rules || made.are_too_many() {
                     break;
                 }
                 let path = format!("spec.{direction}[{index}]");
-                let rules = rules(&peers, source, side, &path, &mut issues);
-                made += rules.iter().map(|rule| count_ranges(rule, side)).sum::<usize>();
-                all.extend(rules);
+                all.extend(rules(&peers, source, (side, &path), &mut made, &mut issues));
             }
             if !all.is_empty() {
                 spec.insert(direction.into(), all.into());
@@ -158,14 +155,6 @@ impl ToHost for Policies {
 fn has_too_many_rules(policy: &Value) -> bool {
     let mut limits = sizes::NETWORK_POLICY_RULES.iter();
     limits.any(|limit| limit.measure.count(policy) > limit.in_tenant)
-}
-
-/// The peers of a rule on the host, with the ranges that are excepted from them.
-fn count_ranges(rule: &Value, side: &str) -> usize {
-    let peers = json::items(rule, &[side]).iter();
-    peers
-        .map(|peer| 1 + json::items(peer, &["ipBlock", "except"]).len())
-        .sum()
 }
 
 /// Takes all rules out of a policy that has too many: it then closes its directions.
@@ -209,7 +198,13 @@ fn limit_cost(peers: &Peers<'_>, object: &mut Value, issues: &mut FieldIssues) {
 
 /// The rules on the host for a rule of the tenant; none if nothing of it is allowed. A rule without peers allows every
 /// peer and one without ports every port, so leaving something out must never produce such a rule.
-fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
+fn rules(
+    peers: &Peers<'_>,
+    source: &Value,
+    (side, path): (&'static str, &str),
+    made: &mut Made,
+    issues: &mut FieldIssues,
+) -> Vec<Value> {
     let before = issues.denied.len();
     let known = ["ports", side];
     for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
@@ -229,5 +224,5 @@ fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issu
         [] => peers.everyone(),
         listed => peers.listed(listed, side, path, issues),
     };
-    peers.rules(rule_peers, side, &ports)
+    peers.rules(rule_peers, side, &ports, made)
 }
