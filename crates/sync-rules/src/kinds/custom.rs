@@ -133,7 +133,14 @@ impl CustomKind {
     /// Narrows the selectors to the pods of the namespace in the tenant. What no selector means is for the controller to say, and for many it is every pod
     /// of the namespace on the host: there all namespaces of the tenant are one.
     fn narrow_selectors(&self, cache: &Cache, name: &Name, object: &mut Value, issues: &mut FieldIssues) {
-        let mut count = 0;
+        // Those that are missing are counted as well, before there is one for each.
+        let selectors = self.rules.selectors.iter();
+        let count: usize = selectors.map(|path| json::count_fields(object, path)).sum();
+        if count > MOST_SELECTORS {
+            let why = format!("there are {count} selectors, and one object may have at most {MOST_SELECTORS}");
+            issues.deny("metadata and spec", why);
+            return;
+        }
         for path in &self.rules.selectors {
             // No spec may mean the same.
             if let Some((first, _)) = path.split_once('.')
@@ -142,20 +149,11 @@ impl CustomKind {
             {
                 object[first] = json!({});
             }
-            json::each_field_mut(object, path, &mut |selector| {
-                count += 1;
-                match selector {
-                    // They are denied.
-                    _ if count > MOST_SELECTORS => {}
-                    Value::Null => *selector = pod_selector::scoped(cache, &json!({}), Some(&[&name.namespace])),
-                    Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
-                    _ => issues.deny(path, "this must be a selector of labels"),
-                }
+            json::each_field_mut(object, path, &mut |selector| match selector {
+                Value::Null => *selector = pod_selector::scoped(cache, &json!({}), Some(&[&name.namespace])),
+                Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
+                _ => issues.deny(path, "this must be a selector of labels"),
             });
-        }
-        if count > MOST_SELECTORS {
-            let why = format!("there are {count} selectors, and one object may have at most {MOST_SELECTORS}");
-            issues.deny("metadata and spec", why);
         }
     }
 

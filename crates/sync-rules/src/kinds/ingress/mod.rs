@@ -154,6 +154,8 @@ impl ToHost for Ingresses {
         let mut list = |field: &'static str, one: &mut dyn FnMut(&Value, &str) -> Value| {
             let items: Vec<Value> = json::items(source, &[field])
                 .iter()
+                // More are denied.
+                .take(paths::MAX_ENTRIES)
                 .enumerate()
                 .map(|(index, item)| one(item, &format!("spec.{field}[{index}]")))
                 .collect();
@@ -221,6 +223,7 @@ fn rule(
     fields::copy(http, &format!("{path}.http"), HTTP, issues);
     let paths: Vec<Value> = json::items(http, &["paths"])
         .iter()
+        .take(paths::MAX_ENTRIES)
         .enumerate()
         .map(|(index, source)| {
             let path = format!("{path}.http.paths[{index}]");
@@ -263,7 +266,7 @@ fn tls(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut Fiel
     if hosts.is_empty() {
         hostnames::check(cache, "", &format!("{path}.hosts"), issues);
     }
-    for (index, host) in hosts.iter().enumerate() {
+    for (index, host) in hosts.iter().take(paths::MAX_ENTRIES).enumerate() {
         let host = host.as_str().unwrap_or_default();
         hostnames::check(cache, host, &format!("{path}.hosts[{index}]"), issues);
     }
