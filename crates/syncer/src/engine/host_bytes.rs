@@ -14,7 +14,8 @@ use serde_json::Value;
 
 /// An object may grow by as much at the limit: labels that close a pod have to reach it.
 const ROOM: u64 = 4 << 10;
-/// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows: of what closes a pod, new and longer labels are left out.
+/// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows: of what closes a pod, new labels are left out, and longer ones
+/// are taken away.
 const ROOM_OF_ALL: u64 = 8;
 
 /// Bytes that are being written to the host.
