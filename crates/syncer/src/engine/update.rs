@@ -2,7 +2,8 @@
 
 use super::to_host::ObjectSync;
 use super::{
-    DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, first_comparison, lock, pending::Pending, recorder::Level,
+    DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, first_comparison, lock, pending::Pending, queued_key::QueuedKey,
+    recorder::Level,
 };
 use berth_sync_rules::{
     model::{
@@ -20,6 +21,8 @@ use std::time::Duration;
 pub(super) const FULL_WAIT: Duration = Duration::from_mins(1);
 /// The result of a change for which the host has no room.
 pub(super) const REFUSED: &str = "refused";
+/// Time after which what closes an object is written again if the host's API server did not answer: the rest may wait much longer.
+const CLOSE_AGAIN: Duration = Duration::from_secs(15);
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
@@ -49,7 +52,7 @@ enum Compared {
 }
 
 /// Whether the host does not take a write as it is.
-fn is_refusal(error: &CallError) -> bool {
+pub(super) fn is_refusal(error: &CallError) -> bool {
     matches!(error, CallError::Rejected(_) | CallError::QuotaExceeded(_))
 }
 
@@ -217,6 +220,7 @@ impl ObjectSync<'_> {
             && let Err(error) = self.close(host, desired, part).await
         {
             tracing::warn!(key = %self.key(), %error, "what closes an object has not reached the host");
+            self.close_again_after(&error);
         }
     }
 
@@ -226,6 +230,16 @@ impl ObjectSync<'_> {
             && let Err(error) = self.narrow(stored, host, desired).await
         {
             tracing::warn!(key = %self.key(), %error, "what an object has lost is still on the host");
+            self.close_again_after(&error);
+        }
+    }
+
+    /// What has failed because the host's API server did not answer is tried again soon, and not only when the rest has its turn.
+    fn close_again_after(&self, error: &CallError) {
+        if error.is_unanswered() {
+            let key = self.key();
+            self.engine.compare_later(&key);
+            self.engine.queue_of(self.id).add_after(QueuedKey(key), CLOSE_AGAIN);
         }
     }
 

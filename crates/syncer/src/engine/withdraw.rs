@@ -12,7 +12,7 @@ use super::{
     recorder::Level,
     to_host::ObjectSync,
     turns::Turn,
-    update::{FULL_WAIT, Part},
+    update::{FULL_WAIT, Part, is_refusal},
 };
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
@@ -126,19 +126,24 @@ impl ObjectSync<'_> {
             engine.ask_to_write(&key, bytes)
         };
         let reduced = self.with_metadata(stored, reduced, &hash);
-        if turn == Turn::Now {
-            self.bring_up_to_date(host, &reduced).await?;
-            engine.set_applied(key, &mutable);
-            first_comparison::note_reduced();
-        } else {
+        if turn != Turn::Now {
+            // Others may have the room meanwhile.
+            drop(in_flight);
             self.close_now(host, &reduced, Part::Isolating).await;
             if let Some(reduced) = narrows {
                 self.narrow_now(stored, host, &reduced).await;
             }
-            // The tenant's API server may take long for what follows.
-            drop(in_flight);
             engine.report_wait(&key, turn).await;
+            return Ok(());
         }
+        if let Err(error) = self.bring_up_to_date(host, &reduced).await {
+            if let Some(reduced) = narrows.filter(|_| is_refusal(&error)) {
+                self.narrow_now(stored, host, &reduced).await;
+            }
+            return Err(error);
+        }
+        engine.set_applied(key, &mutable);
+        first_comparison::note_reduced();
         Ok(())
     }
 
