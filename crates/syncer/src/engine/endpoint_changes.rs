@@ -197,7 +197,7 @@ mod tests {
         );
         assert_eq!(engine.cache.endpoint_changes().count_closed(), 0);
         // Its turn for its bytes has come, and stays its own.
-        engine.turns.keep(&key, 1);
+        engine.turns.keep(&key, 1, 0);
         for _ in 0..2 {
             engine.compare_later(&key);
             let taken = Taken {

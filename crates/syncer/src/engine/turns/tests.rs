@@ -126,7 +126,7 @@ async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
     for _ in 0..3 {
         let begun = turns.begin(&pod);
         assert!(is_now(turns.ask(&pod, LARGEST)));
-        turns.keep(&pod, LARGEST);
+        turns.keep(&pod, LARGEST, 0);
         turns.end(&pod, begun, Keeps::All);
     }
     assert!(turns.take_soon(31 * LARGEST).unwrap().is_zero(), "it was taken once");
@@ -155,7 +155,7 @@ async fn pods_that_become_large_while_they_wait_for_a_place_wait_for_another_tur
     for pod in &pods {
         let begun = turns.begin(pod);
         assert!(is_now(turns.ask(pod, 2000)), "a small one");
-        turns.keep(pod, 2000);
+        turns.keep(pod, 2000, 0);
         turns.end(pod, begun, Keeps::All);
     }
     for pod in &pods {
@@ -168,6 +168,34 @@ async fn pods_that_become_large_while_they_wait_for_a_place_wait_for_another_tur
         turns.next(LARGE_LINE).await;
     }
     assert!(start.elapsed() >= Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_comes_while_its_pod_is_reconciled_is_not_lost() {
+    let turns = used_up().await;
+    let pod = key("a", "pod");
+    turns.keep(&pod, 2000, 0);
+    let begun = turns.begin(&pod);
+    assert!(!is_now(turns.ask(&pod, LARGEST)), "it has grown");
+    turns.next(LARGE_LINE).await;
+    turns.end(&pod, begun, Keeps::Requests);
+    assert!(is_now(turns.ask(&pod, LARGEST)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_becomes_smaller_and_larger_while_it_waits_takes_nothing_more() {
+    let turns = whole_turns().await;
+    let pod = key("a", "pod");
+    for bytes in [KEEPS_TURN, 1000].into_iter().cycle().take(100) {
+        let begun = turns.begin(&pod);
+        let granted = turns.granted(&pod);
+        assert!(is_now(turns.ask(&pod, bytes)));
+        turns.keep(&pod, bytes, granted);
+        turns.end(&pod, begun, Keeps::All);
+    }
+    let rest = SMALL_ALLOWANCE - KEEPS_TURN;
+    let pace = lock(&turns.small.pace);
+    assert!(pace.has(rest, now()) && !pace.has(rest + 1, now()));
 }
 
 /// Reconciles the budget of an application.
