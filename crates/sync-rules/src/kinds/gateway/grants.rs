@@ -1,12 +1,14 @@
 //! ReferenceGrants: which routes may lead to Services in other namespaces.
 //!
 //! A route can name thousands of Services, and a team may make thousands of grants, each as large as an object may be. So a grant is kept without what decides
-//! nothing, all of them are read at most once for a route, and one that changes concerns no routes but those that lead to its namespace.
+//! nothing, those of a namespace are read at most once for a route, if it leads there, and one that changes concerns no routes but those that lead to its
+//! namespace.
 
 use super::GROUP;
 use crate::model::{
     Cache, KindId, json,
     resource::{Key, Name},
+    store::Stored,
 };
 use serde_json::{Value, json};
 use std::{
@@ -20,7 +22,14 @@ pub(super) struct Grants<'a> {
     cache: &'a Cache,
     /// Kind and namespace of the route.
     route: (&'static str, &'a str),
-    by_namespace: OnceCell<HashMap<Arc<str>, Permitted>>,
+    by_namespace: OnceCell<HashMap<Arc<str>, OfNamespace>>,
+}
+
+/// The grants of one namespace.
+#[derive(Default)]
+struct OfNamespace {
+    grants: Vec<Arc<Stored>>,
+    permitted: OnceCell<Permitted>,
 }
 
 /// Services of one namespace.
@@ -44,23 +53,35 @@ impl<'a> Grants<'a> {
         if *service.namespace == *self.route.1 {
             return true;
         }
-        let by_namespace = self.by_namespace.get_or_init(|| self.read());
-        let permitted = by_namespace.get(&service.namespace);
-        permitted.is_some_and(|permitted| permitted.all || permitted.names.contains(&*service.name))
+        let by_namespace = self.by_namespace.get_or_init(|| self.list());
+        let Some(of_namespace) = by_namespace.get(&service.namespace) else {
+            return false;
+        };
+        let permitted = of_namespace.permitted.get_or_init(|| self.read(&of_namespace.grants));
+        permitted.all || permitted.names.contains(&*service.name)
     }
 
-    fn read(&self) -> HashMap<Arc<str>, Permitted> {
-        let (kind, namespace) = self.route;
-        let mut found: HashMap<Arc<str>, Permitted> = HashMap::new();
+    /// All grants. None of them is read.
+    fn list(&self) -> HashMap<Arc<str>, OfNamespace> {
+        let mut found: HashMap<Arc<str>, OfNamespace> = HashMap::new();
         for (name, stored) in self.cache.stores.tenant(KindId::ReferenceGrant).all() {
-            let grant = stored.object();
+            found.entry(name.namespace).or_default().grants.push(stored);
+        }
+        found
+    }
+
+    /// What grants of one namespace permit.
+    fn read(&self, grants: &[Arc<Stored>]) -> Permitted {
+        let (kind, namespace) = self.route;
+        let mut permitted = Permitted::default();
+        for grant in grants {
+            let grant = grant.object();
             let is_from_here = json::items(&grant, &["spec", "from"]).iter().any(|from| {
                 text(from, "group") == GROUP && text(from, "kind") == kind && text(from, "namespace") == namespace
             });
             if !is_from_here {
                 continue;
             }
-            let permitted = found.entry(name.namespace).or_default();
             for to in json::items(&grant, &["spec", "to"]) {
                 if !text(to, "group").is_empty() || text(to, "kind") != "Service" {
                     continue;
@@ -73,7 +94,7 @@ impl<'a> Grants<'a> {
                 }
             }
         }
-        found
+        permitted
     }
 }
 
@@ -108,7 +129,7 @@ pub(super) fn trim_grant(grant: &mut Value) {
 mod tests {
     use super::*;
     use crate::{
-        model::{references::Target, store::Stored, tenant::test_tenant},
+        model::{references::Target, tenant::test_tenant},
         registry,
     };
 
@@ -138,7 +159,9 @@ mod tests {
         put(&cache, &grant("all", &json!([{"group": "", "kind": "Service"}])));
         assert!(!grants.permit(&Name::new("lab", "data")), "they are not read again");
         let later = Grants::new(&cache, ("HTTPRoute", "shop"));
-        assert!(later.permit(&Name::new("lab", "data")) && !later.permit(&Name::new("other", "data")));
+        let is_read = |grants: &Grants<'_>| grants.by_namespace.get().unwrap()["lab"].permitted.get().is_some();
+        assert!(!later.permit(&Name::new("other", "data")) && !is_read(&later));
+        assert!(later.permit(&Name::new("lab", "data")) && is_read(&later));
     }
 
     #[test]
