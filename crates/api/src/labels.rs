@@ -269,6 +269,10 @@ pub const TRUST_HASH: &str = "berth.dev/trust-hash";
 /// RFC 3339 times, by the place of the projection in the pod.
 /// Set by: Berth.
 pub const CERTIFICATES: &str = "berth.dev/certificates";
+/// Annotation on a host Secret that carries a pod's tokens: bytes of each of the pod's certificates there, with its key. A JSON object of numbers, by the
+/// place of the projection in the pod.
+/// Set by: Berth.
+pub const CERTIFICATE_BYTES: &str = "berth.dev/certificate-bytes";
 /// Annotation on a host object of which the syncer watches metadata only: bytes of its content when the syncer wrote it, as JSON. Objects that a syncer
 /// without this annotation wrote have none until they change.
 /// Set by: Berth.

@@ -198,8 +198,13 @@ impl ToHost for Services {
         reduce_to_inside(cache, name, service)
     }
 
-    fn reduces_at_once(&self, cache: &Cache, name: &Name) -> bool {
-        is_closed(cache, name) || is_exposed(cache, name)
+    fn reduces_at_once(&self, cache: &Cache, name: &Name, reduced: &Value) -> bool {
+        let Some(host) = cache.stores.host(KindId::Service).get(name) else {
+            return false;
+        };
+        let host = host.object();
+        let is_closed = selects_nothing(reduced) && !selects_nothing(&host);
+        is_closed || (allocation::is_exposed(&host) && !allocation::is_exposed(reduced))
     }
 
     fn narrows_at_once(&self) -> bool {
@@ -232,7 +237,7 @@ impl ToHost for Services {
     }
 
     fn is_inert(&self, host: &Stored) -> bool {
-        json::text(&host.object(), &["spec", "selector", labels::ENDPOINTS]).is_some()
+        selects_nothing(&host.object())
     }
 
     fn allocated(&self, service: &Value) -> Value {
@@ -277,11 +282,9 @@ fn is_closed(cache: &Cache, name: &Name) -> bool {
     cache.endpoint_changes().is_closed(name)
 }
 
-/// Whether there is a way in from outside on the host. Once it is taken away, it returns only by a write that waits for its turn.
-fn is_exposed(cache: &Cache, name: &Name) -> bool {
-    let host = cache.stores.host(KindId::Service).get(name).map(|host| host.object());
-    let kind = host.as_deref().and_then(|host| json::text(host, &["spec", "type"]));
-    matches!(kind, Some("NodePort" | "LoadBalancer"))
+/// Whether a Service of the host selects no pod although it has a selector.
+fn selects_nothing(service: &Value) -> bool {
+    json::text(service, &["spec", "selector", labels::ENDPOINTS]).is_some()
 }
 
 /// What a Service selects on the host now.

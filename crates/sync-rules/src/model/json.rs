@@ -138,6 +138,18 @@ pub fn each_field_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut 
     });
 }
 
+/// How many values [`each_field_mut`] visits. Nothing is made for that.
+pub fn count_fields(value: &Value, path: &str) -> usize {
+    let mut count = 0;
+    if path.ends_with("[]") {
+        each(value, path, &mut |_| count += 1);
+    } else {
+        let (parents, _) = path.rsplit_once('.').unwrap_or(("", path));
+        each(value, parents, &mut |parent| count += usize::from(parent.is_object()));
+    }
+    count
+}
+
 /// Whether a value has no meaning: null, false, zero, or an empty text, list or object. An API server stores such values
 /// for fields that a user never set.
 pub fn is_unset(value: &Value) -> bool {
@@ -435,7 +447,10 @@ mod tests {
     fn a_last_field_that_is_missing_is_visited() {
         let mut value = json!({"a": [{"b": 1}, {}, {"b": null}, 7], "c": {}});
         let mut seen = Vec::new();
-        for path in ["a[].b", "c.d", "e"] {
+        let paths = ["a[].b", "c.d", "e"];
+        assert_eq!(paths.map(|path| count_fields(&value, path)), [3, 1, 1]);
+        assert_eq!([count_fields(&value, "a[]"), count_fields(&value, "x.y")], [4, 0]);
+        for path in paths {
             each_field_mut(&mut value, path, &mut |field| seen.push(field.clone()));
         }
         assert_eq!(seen, [json!(1), json!(null), json!(null), json!(null), json!(null)]);

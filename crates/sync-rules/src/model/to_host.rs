@@ -189,8 +189,8 @@ pub trait ToHost: Sync {
         vec![HostWrite::Apply(desired)]
     }
 
-    /// A merge patch of the host object `live` with the part of `desired` that must reach it although the host refuses the rest; `None` if there is
-    /// none. Only of kinds with [`ToHost::update_needs_live`].
+    /// A merge patch of the host object `live` with the part of `desired` that must reach it although the host refuses the rest or has no room for it;
+    /// `None` if there is none. Only of kinds with [`ToHost::update_needs_live`].
     fn closing_patch(&self, _desired: &Value, _live: &Value) -> Option<Value> {
         None
     }
@@ -262,9 +262,9 @@ pub trait ToHost: Sync {
         self.when_denied(cache, name, object, host)
     }
 
-    /// Whether the host object becomes what [`ToHost::when_denied`] reduces it to without waiting for its turn to be written. Only where that
-    /// happens seldom.
-    fn reduces_at_once(&self, _cache: &Cache, _name: &Name) -> bool {
+    /// Whether the host object becomes `reduced`, to which [`ToHost::when_denied`] reduces it, without waiting for its turn to be written. Only if it loses
+    /// something by that which comes back by a write that waits, or seldom: a team may change what is denied all the time.
+    fn reduces_at_once(&self, _cache: &Cache, _name: &Name, _reduced: &Value) -> bool {
         false
     }
 

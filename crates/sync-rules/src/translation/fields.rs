@@ -4,6 +4,9 @@
 use crate::model::{DeniedField, Translated, json};
 use serde_json::{Map, Value};
 
+/// Denied fields that are described. A message has some 1,000 bytes.
+const MOST_DESCRIBED: usize = 200;
+
 /// What happens to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
@@ -49,9 +52,15 @@ impl FieldIssues {
         }
     }
 
-    /// Denies a field.
+    /// Denies a field. Of more than a message has room for, nothing is kept but that they are: an object may have some hundred thousand, and each reason may
+    /// list what a class offers.
     pub fn deny(&mut self, field: impl Into<String>, why: impl Into<String>) {
-        self.denied.push(DeniedField::new(field, why));
+        let denied = if self.denied.len() < MOST_DESCRIBED {
+            DeniedField::new(field, why)
+        } else {
+            DeniedField::new("", "")
+        };
+        self.denied.push(denied);
     }
 }
 
@@ -94,6 +103,7 @@ pub fn within(value: &Value, path: &str, fields: Fields, issues: &mut FieldIssue
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::denied_field;
     use serde_json::json;
 
     const FIELDS: Fields = &[
@@ -112,6 +122,19 @@ mod tests {
         assert_eq!(copied, json!({"w": [{"a": 1}, {"a": 2}, {}]}));
         assert_eq!(issues.denied[0].field, "spec.w[1].new");
         assert_eq!(copy(&json!({"w": {}}), "spec", FIELDS, &mut issues)["w"], json!({}));
+    }
+
+    #[test]
+    fn of_very_many_denied_fields_the_first_are_described() {
+        let mut issues = FieldIssues::default();
+        for number in 0..100_000 {
+            issues.deny(format!("spec.hosts[{number}]"), "x".repeat(1000));
+        }
+        assert_eq!(issues.denied.len(), 100_000, "all count");
+        let bytes = |denied: &DeniedField| denied.field.capacity() + denied.why.capacity();
+        assert!(issues.denied.iter().map(bytes).sum::<usize>() < 300_000);
+        let message = denied_field::message(&issues.denied);
+        assert!(message.starts_with("spec.hosts[0]: xxx"), "{message}");
     }
 
     #[test]

@@ -29,16 +29,16 @@ pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
 /// Denies a host name that the class does not list. An empty one means every name.
 pub fn check(cache: &Cache, wanted: &str, path: &str, issues: &mut FieldIssues) {
     let patterns = &cache.tenant.policy.ingress.hostnames;
-    let offered = offered(patterns);
+    let offered = || offered(patterns);
     if wanted.is_empty() {
         if !serves(patterns, "*") {
             issues.deny(
                 path,
-                format!("without a host name this would apply to every name; {offered}"),
+                format!("without a host name this would apply to every name; {}", offered()),
             );
         }
     } else if !serves(patterns, wanted) {
-        issues.deny(path, format!("the host name {wanted} is not offered; {offered}"));
+        issues.deny(path, format!("the host name {wanted} is not offered; {}", offered()));
     }
 }
 

@@ -5,7 +5,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use berth_api::labels;
 use berth_pki::CertificateRequest;
 use berth_sync_rules::{
-    kinds::pod::certificate::{self, Asked, Identity, Requested, Step},
+    kinds::pod::{
+        certificate::{self, Asked, Identity, Requested, Step},
+        trust,
+    },
     model::{
         KindId, json,
         resource::{self, Name},
@@ -91,6 +94,8 @@ pub(super) async fn collect(
     let object = pod.object();
     let now = Timestamp::now();
     let mut refresh_times = certificate::refresh_times(secret);
+    let before = certificate::sizes(secret);
+    let mut sizes = before.clone();
     let mut found = Certificates {
         patch: None,
         look_again: None,
@@ -128,7 +133,9 @@ pub(super) async fn collect(
                 chain_pem,
                 refresh_at,
             } => {
-                files.extend(asked.files(&key_pem, &chain_pem));
+                let issued = asked.files(&key_pem, &chain_pem);
+                sizes.insert(source.clone(), certificate::bytes_of(&issued));
+                files.extend(issued);
                 refresh_times.insert(source.clone(), refresh_at);
                 found.look_again = found.look_again.into_iter().chain([refresh_at]).min();
                 found.stored.push(source.clone());
@@ -153,8 +160,16 @@ pub(super) async fn collect(
         }
     }
     if !files.is_empty() {
-        let times = json!(refresh_times).to_string();
-        found.patch = Some(json!({"metadata": {"annotations": {labels::CERTIFICATES: times}}, "stringData": files}));
+        let bytes = json::text(secret, &["metadata", "annotations", labels::BYTES]);
+        let bytes = bytes.and_then(|bytes| bytes.parse().ok());
+        let bytes =
+            bytes.unwrap_or_else(|| trust::secret_bytes(&object, &trust::bundles(&engine.cache, &object), &before));
+        let annotations = json!({
+            labels::CERTIFICATES: json!(refresh_times).to_string(),
+            labels::CERTIFICATE_BYTES: json!(sizes).to_string(),
+            labels::BYTES: trust::bytes_with(bytes, &before, &sizes).to_string(),
+        });
+        found.patch = Some(json!({"metadata": {"annotations": annotations}, "stringData": files}));
     }
     Ok(found)
 }

@@ -48,14 +48,22 @@ impl ObjectSync<'_> {
         let isolating = kind.isolating_patch(&desired, &live);
         let bytes = count_bytes(&live) as u64;
         // Labels that open the network do not return to it, so that taking them away cannot be repeated without end. Others can change all the time.
-        let wait = if isolating.as_ref() == Some(&closing) {
+        let mut wait = if isolating.as_ref() == Some(&closing) {
             engine.turns.take(bytes);
             None
         } else {
             self.ask_to_write(&desired, false, bytes)
         };
-        let patch = if wait.is_none() { Some(closing) } else { isolating };
-        if let Some(patch) = patch {
+        let patch = if wait.is_none() {
+            let fitting = self.fit_closing(host, closing, &live);
+            // Nothing else says that there is room again.
+            let has_room = matches!(fitting, Some((_, Some(_))));
+            wait = (!has_room).then_some(Wait::Room);
+            fitting
+        } else {
+            isolating.map(|patch| (patch, None))
+        };
+        if let Some((patch, _in_flight)) = patch {
             self.write_closing(host, patch).await?;
         }
         Ok(wait)

@@ -2,12 +2,13 @@
 //! [rules of the kind](berth_sync_rules::model::ToHost::controller_requests). Services that change [wait](super::endpoint_changes) as well.
 
 use super::{
-    Outcome,
+    Outcome, QUOTA_EXCEEDED,
     recorder::Level,
     to_host::ObjectSync,
     turns::{self, Turn},
+    update::{FULL_WAIT, REFUSED},
 };
-use berth_sync_rules::model::KindId;
+use berth_sync_rules::{model::KindId, translation::quota::QuotaExceeded};
 use serde_json::Value;
 
 /// What a write waits for.
@@ -19,6 +20,8 @@ pub(super) enum Wait {
     Bytes(Turn),
     /// Changes of endpoints.
     Endpoints,
+    /// [Bytes](super::host_bytes) that others have on the host.
+    Room,
 }
 
 impl ObjectSync<'_> {
@@ -62,8 +65,18 @@ impl ObjectSync<'_> {
             Wait::Requests(_) => {}
             Wait::Bytes(turn) => self.engine.report_wait(&self.key(), turn).await,
             Wait::Endpoints => return self.wait_to_change_endpoints().await,
+            Wait::Room => return self.wait_for_bytes().await,
         }
         Outcome::new(turns::WAITS).comparing_again()
+    }
+
+    /// Says in the tenant that it has as many bytes on the host as it may have, and returns what to do.
+    async fn wait_for_bytes(&self) -> Outcome {
+        let exceeded = QuotaExceeded::of_host_bytes(self.engine.cache.tenant.host_limits.bytes);
+        self.engine
+            .record_event(&self.key(), Level::Warning, QUOTA_EXCEEDED, &exceeded.to_string())
+            .await;
+        Outcome::requeue(REFUSED, FULL_WAIT)
     }
 
     /// The write that asked for requests has reached the host.

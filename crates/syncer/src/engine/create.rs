@@ -139,6 +139,7 @@ impl ObjectSync<'_> {
         if let Some(waits) = self.wait_to_make_endpoints(&desired).await {
             return Ok(waits);
         }
+        let granted = engine.turns.granted(&self.key());
         if let Some(wait) = self.ask_to_write(&desired, true, bytes) {
             if matches!(wait, Wait::Requests(_)) {
                 self.lend_room();
@@ -146,7 +147,7 @@ impl ObjectSync<'_> {
             return Ok(self.report_wait(wait).await);
         }
         if let Some(waits) = self.wait_for_place(object).await {
-            engine.turns.keep(&self.key(), bytes);
+            engine.turns.keep(&self.key(), bytes, granted);
             return Ok(waits);
         }
         self.prepare_tokens(stored).await?;

@@ -197,7 +197,7 @@ mod tests {
         );
         assert_eq!(engine.cache.endpoint_changes().count_closed(), 0);
         // Its turn for its bytes has come, and stays its own.
-        engine.turns.keep(&key, 1);
+        engine.turns.keep(&key, 1, 0);
         for _ in 0..2 {
             engine.compare_later(&key);
             let taken = Taken {
@@ -207,6 +207,55 @@ mod tests {
             Arc::clone(engine).work(taken).await;
             assert!(engine.turns.has_turn(&key));
         }
+    }
+
+    /// A team may change it all the time, by labels that nothing checks.
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_in_a_service_that_is_closed_waits_for_its_turn() {
+        let mut tenant = tenant(SyncPolicy::default());
+        tenant.host_limits.endpoint_changes_per_second = 1;
+        let scripted = Scripted::new(tenant, |_| None);
+        let (engine, id) = (&scripted.engine, KindId::Service);
+        engine.cache.stores.host(KindId::Pod).set_listed();
+        // A syncer that starts allows 60 changes.
+        let services: Vec<Name> = (0..100)
+            .map(|number| Name::new("team", &format!("s{number}")))
+            .collect();
+        for service in &services {
+            let host = json!({"spec": {"selector": {"pod.berth.dev/app": "a"}, "ports": [{"port": 80}]}});
+            scripted.put(Side::Host, id, service, host);
+            engine.add_dependents(Side::Host, id, service);
+        }
+        let pod = Name::new("team", "a");
+        let labels = json!({"metadata": {"name": "a", "uid": "u", "labels": {"app": "a"}}});
+        put(engine, Side::Tenant, KindId::Pod, &pod, labels);
+        let host = json!({"metadata": {"name": "a-x", "annotations": {"berth.dev/origin-uid": "u"}}, "status": {"podIP": "10.0.0.1"}});
+        put(engine, Side::Host, KindId::Pod, &pod, host);
+        let is_closed = |service: &&Name| engine.cache.endpoint_changes().is_closed(service);
+        let service = services.iter().find(is_closed).unwrap();
+        let path = format!("/services/{}", service.name);
+        let change = async |proxy: &str| {
+            let labels = json!({"service.kubernetes.io/service-proxy-name": proxy});
+            let spec = json!({"selector": {"app": "a"}, "ports": [{"port": 80}]});
+            scripted.put(
+                Side::Tenant,
+                id,
+                service,
+                json!({"metadata": {"labels": labels}, "spec": spec}),
+            );
+            let key = id.key(service.clone());
+            engine.reconcile(&key, std::time::Instant::now(), true).await.unwrap();
+            scripted.calls("host PATCH", &path).len()
+        };
+        let others = (0..).map(|number: u32| KindId::Pod.key(Name::new("team", &number.to_string())));
+        for other in others {
+            if engine.turns.ask(&other, 8 << 10) == (turns::Turn::Later { takes_long: true }) {
+                break;
+            }
+        }
+        assert_eq!(change("one").await, 1, "it is closed at once");
+        assert_eq!(change("two").await, 1);
+        assert_eq!(change("three").await, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 /// An object may grow by as much at the limit: labels that close a pod have to reach it.
 const ROOM: u64 = 4 << 10;
-/// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows, and a pod that would is closed.
+/// Part of the limit by which all objects together may exceed it so. Beyond it nothing grows: of what closes a pod, new labels are left out, and longer ones
+/// are taken away.
 const ROOM_OF_ALL: u64 = 8;
 
 /// Bytes that are being written to the host.
@@ -67,6 +68,12 @@ impl Engine {
             Some(applied) => (count_bytes(mutable) as u64).saturating_sub(applied),
             None => (count_bytes(desired) as u64).saturating_sub(known),
         }
+    }
+
+    /// The same of a host object of which nothing but `mutable` is written. If it is not known what was written of that before, all of it counts.
+    pub(super) fn growth_of_part(&self, key: &Key, mutable: &Value) -> u64 {
+        let applied = lock(&self.applied_bytes).get(key).copied().unwrap_or_default();
+        (count_bytes(mutable) as u64).saturating_sub(applied)
     }
 
     /// Room for an object of `bytes` on the host, which has `known` bytes there now.

@@ -128,7 +128,7 @@ mod tests {
         let (scripted, key) = denied_ingress();
         let engine = &scripted.engine;
         let (queue, slow) = (engine.queue_of(key.kind), engine.slow_queue_of(key.kind));
-        engine.turns.keep(&key, 100_000);
+        engine.turns.keep(&key, 100_000, 0);
         engine.turns.take(1 << 30);
         engine.turns.take_requests(1_000_000);
         assert_ne!(engine.turns.ask_for_requests(&key, 5), Turn::Now);

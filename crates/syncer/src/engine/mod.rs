@@ -19,6 +19,7 @@ mod call_error;
 mod certificates;
 mod claims_without_volume;
 mod close_ending;
+mod closing_room;
 mod contents;
 mod controller_requests;
 mod create;

@@ -15,7 +15,8 @@ use super::{
 use berth_api::labels;
 use berth_sync_rules::{
     kinds::pod::{
-        certificate, token,
+        certificate::{self, Sizes},
+        token,
         trust::{self, Bundles},
     },
     model::{
@@ -59,7 +60,7 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
         changes.owners = Some(Value::Null);
     }
     if !has_bundles(&secret, &bundles) {
-        changes.add_bundles(&object, bundles);
+        changes.add_bundles(&object, bundles, &certificate::sizes(&secret.object()));
     }
     if !changes.is_empty() {
         patch(engine, name, &secret, changes.into_patch()).await?;
@@ -86,7 +87,8 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         create(engine, name, &pod, Some(&host_pod)).await?;
         return Ok(Outcome::requeue("minted", Duration::ZERO));
     };
-    let bytes = u64::from(secret.bytes).max(trust::secret_bytes(&object, &bundles) as u64);
+    let expected = trust::secret_bytes(&object, &bundles, &certificate::sizes(&secret.object()));
+    let bytes = u64::from(secret.bytes).max(expected as u64);
     let renews = !are_current(&secret, &object);
     // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet, or too many.
     let differs = bundles.are_too_large || !has_bundles(&secret, &bundles);
@@ -128,7 +130,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         }
     }
     if follows {
-        changes.add_bundles(&object, bundles);
+        changes.add_bundles(&object, bundles, &certificate::sizes(&secret_object));
         result = "trust updated";
     }
     if !changes.is_empty() {
@@ -165,7 +167,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
 pub(super) fn secret_bytes(engine: &Engine, pod: &Value) -> u64 {
     let bundles = trust::bundles(&engine.cache, pod);
     if needs_secret(pod, &bundles) {
-        trust::secret_bytes(pod, &bundles) as u64
+        trust::secret_bytes(pod, &bundles, &Sizes::new()) as u64
     } else {
         0
     }
@@ -184,8 +186,9 @@ impl Changes {
         *self == Self::default()
     }
 
-    fn add_bundles(&mut self, pod: &Value, bundles: Bundles) {
-        self.set_bytes(pod, &bundles);
+    /// Adds the certificates that a pod selects, in a Secret with others of these sizes.
+    fn add_bundles(&mut self, pod: &Value, bundles: Bundles, sizes: &Sizes) {
+        self.set_bytes(pod, &bundles, sizes);
         let hash = json::hash(&json!(bundles.found));
         self.annotations.insert(labels::TRUST_HASH.into(), hash.into());
         let files = bundles.found.into_iter().map(|(key, text)| (key, text.into()));
@@ -193,8 +196,8 @@ impl Changes {
     }
 
     /// Records how many bytes the Secret has.
-    fn set_bytes(&mut self, pod: &Value, bundles: &Bundles) {
-        let bytes = trust::secret_bytes(pod, bundles).to_string();
+    fn set_bytes(&mut self, pod: &Value, bundles: &Bundles, sizes: &Sizes) {
+        let bytes = trust::secret_bytes(pod, bundles, sizes).to_string();
         self.annotations.insert(labels::BYTES.into(), bytes.into());
     }
 
@@ -296,9 +299,9 @@ async fn create(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&St
     let object = pod.object();
     let bundles = trust::bundles(&engine.cache, &object);
     if bundles.found.is_empty() {
-        content.set_bytes(&object, &bundles);
+        content.set_bytes(&object, &bundles, &Sizes::new());
     } else {
-        content.add_bundles(&object, bundles);
+        content.add_bundles(&object, bundles, &Sizes::new());
     }
     let secret = secret_object(engine, name, pod, host_pod, content);
     engine.start_host_watch(KindId::PodToken);

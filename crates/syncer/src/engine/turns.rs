@@ -49,6 +49,8 @@ pub(super) const WAITS: &str = "waiting for its turn";
 pub(super) const DELAYED: &str = "WriteDelayed";
 /// Bytes of small objects that may be written at once: those of some ten thousand pods.
 const SMALL_ALLOWANCE: u64 = 128 << 20;
+/// An object that has grown by no more than this since its turn came keeps it: the status of a pod changes meanwhile.
+const KEEPS_TURN: u64 = 4 << 10;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
 /// Interval at which the next key looks for room among what others have taken and not used.
@@ -165,7 +167,8 @@ impl Waiting {
 /// What a reconciliation began with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    has_grant: bool,
+    /// The bytes of its turn, if that has come.
+    granted: Option<u64>,
     has_requests: bool,
     asked: [u32; 3],
 }
@@ -257,15 +260,16 @@ impl Turns {
         }
     }
 
-    /// A key asks to write an object of `bytes`. If its turn comes later, it is reconciled again then.
+    /// A key asks to write an object of `bytes`. If its turn comes later, it is reconciled again then. One that has become much larger since its turn came
+    /// waits for another: pods wait long for their places, and what they become meanwhile would be written as fast as they get these.
     pub(super) fn ask(&self, key: &Key, bytes: u64) -> Turn {
         let granted = lock(&self.granted).remove(key);
         match granted {
-            Some(granted) => {
+            Some(granted) if bytes.saturating_sub(granted) <= KEEPS_TURN => {
                 self.take(bytes.saturating_sub(granted));
                 Turn::Now
             }
-            None => self.line_of(bytes).ask(key, bytes, true),
+            _ => self.line_of(bytes).ask(key, bytes, true),
         }
     }
 
@@ -308,9 +312,15 @@ impl Turns {
         }
     }
 
-    /// A key whose turn it was writes later, for another reason: it need not ask again.
-    pub(super) fn keep(&self, key: &Key, bytes: u64) {
-        lock(&self.granted).insert(key.clone(), bytes);
+    /// The bytes that were taken for a key whose turn it is; 0 if it is not.
+    pub(super) fn granted(&self, key: &Key) -> u64 {
+        lock(&self.granted).get(key).copied().unwrap_or_default()
+    }
+
+    /// A key whose turn it was for `bytes` writes later, for another reason: it need not ask again. It keeps what was [taken](Self::granted) for it `before`
+    /// it asked. Otherwise one that becomes smaller and larger again and again would take the difference each time, while keys of other namespaces wait.
+    pub(super) fn keep(&self, key: &Key, bytes: u64, before: u64) {
+        lock(&self.granted).insert(key.clone(), bytes.max(before));
     }
 
     /// Takes bytes for a write that can wait only for seconds. Returns the time after which it may begin.
@@ -330,7 +340,7 @@ impl Turns {
     /// A reconciliation of a key begins.
     pub(super) fn begin(&self, key: &Key) -> Begun {
         Begun {
-            has_grant: lock(&self.granted).contains_key(key),
+            granted: lock(&self.granted).get(key).copied(),
             has_requests: lock(&self.granted_requests).contains(key),
             asked: Lane::ALL.map(|lane| self.line(lane).asked(key)),
         }
@@ -339,8 +349,12 @@ impl Turns {
     /// The reconciliation has ended. What it did not ask for is not needed any more. What it keeps of its requests it loses in time. Not for one that
     /// has left something for [later](super::host_first): it may have left the write.
     pub(super) fn end(&self, key: &Key, begun: Begun, keeps: Keeps) {
-        if begun.has_grant && keeps != Keeps::All {
-            lock(&self.granted).remove(key);
+        if begun.granted.is_some() && keeps != Keeps::All {
+            let mut granted = lock(&self.granted);
+            // Of one that has grown, the next turn may have come meanwhile.
+            if granted.get(key) == begun.granted.as_ref() {
+                granted.remove(key);
+            }
         }
         if keeps != Keeps::Nothing {
             lock(&self.granted_requests).start(key, now());

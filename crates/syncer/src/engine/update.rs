@@ -2,7 +2,8 @@
 
 use super::to_host::ObjectSync;
 use super::{
-    DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, first_comparison, lock, pending::Pending, recorder::Level,
+    DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, first_comparison, lock, pending::Pending, queued_key::QueuedKey,
+    recorder::Level,
 };
 use berth_sync_rules::{
     model::{
@@ -17,9 +18,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Wait of an object that may not grow because the tenant has as many bytes on the host as it may have.
-const FULL_WAIT: Duration = Duration::from_mins(1);
+pub(super) const FULL_WAIT: Duration = Duration::from_mins(1);
 /// The result of a change for which the host has no room.
 pub(super) const REFUSED: &str = "refused";
+/// Time after which what closes an object is written again if the host's API server did not answer: the rest may wait much longer.
+const CLOSE_AGAIN: Duration = Duration::from_secs(15);
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
@@ -28,6 +31,8 @@ const UPDATE_ROUNDS: usize = 4;
 pub(super) enum Part {
     /// [`ToHost::closing_patch`](berth_sync_rules::model::ToHost::closing_patch).
     Closing,
+    /// The same, as far as there is [room](super::closing_room).
+    ClosingWithoutRoom,
     /// [`ToHost::isolating_patch`](berth_sync_rules::model::ToHost::isolating_patch).
     Isolating,
 }
@@ -47,7 +52,7 @@ enum Compared {
 }
 
 /// Whether the host does not take a write as it is.
-fn is_refusal(error: &CallError) -> bool {
+pub(super) fn is_refusal(error: &CallError) -> bool {
     matches!(error, CallError::Rejected(_) | CallError::QuotaExceeded(_))
 }
 
@@ -166,7 +171,7 @@ impl ObjectSync<'_> {
         let _in_flight = match engine.reserve_growth(host.bytes.into(), growth) {
             Ok(in_flight) => in_flight,
             Err(exceeded) => {
-                self.close_now(host, &desired, Part::Closing).await;
+                self.close_now(host, &desired, Part::ClosingWithoutRoom).await;
                 self.narrow_now(stored, host, &desired).await;
                 let message = exceeded.to_string();
                 engine
@@ -215,6 +220,7 @@ impl ObjectSync<'_> {
             && let Err(error) = self.close(host, desired, part).await
         {
             tracing::warn!(key = %self.key(), %error, "what closes an object has not reached the host");
+            self.close_again_after(&error);
         }
     }
 
@@ -224,6 +230,16 @@ impl ObjectSync<'_> {
             && let Err(error) = self.narrow(stored, host, desired).await
         {
             tracing::warn!(key = %self.key(), %error, "what an object has lost is still on the host");
+            self.close_again_after(&error);
+        }
+    }
+
+    /// What has failed because the host's API server did not answer is tried again soon, and not only when the rest has its turn.
+    fn close_again_after(&self, error: &CallError) {
+        if error.is_unanswered() {
+            let key = self.key();
+            self.engine.compare_later(&key);
+            self.engine.queue_of(self.id).add_after(QueuedKey(key), CLOSE_AGAIN);
         }
     }
 
@@ -273,12 +289,14 @@ impl ObjectSync<'_> {
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
         };
-        let patch = match part {
-            Part::Closing => kind.closing_patch(desired, &live),
-            Part::Isolating => kind.isolating_patch(desired, &live),
+        let closing = || kind.closing_patch(desired, &live);
+        let fitting = match part {
+            Part::Closing => closing().map(|patch| (patch, None)),
+            Part::ClosingWithoutRoom => closing().and_then(|patch| self.fit_closing(host, patch, &live)),
+            Part::Isolating => kind.isolating_patch(desired, &live).map(|patch| (patch, None)),
         };
-        match patch {
-            Some(patch) => self.write_closing(host, patch).await,
+        match fitting {
+            Some((patch, _in_flight)) => self.write_closing(host, patch).await,
             None => Ok(()),
         }
     }

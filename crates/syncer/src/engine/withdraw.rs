@@ -4,7 +4,16 @@
 //! What happens on the host depends on nothing that the tenant's API server answers: an administrator of the tenant can have every write of a status
 //! refused, by a policy or a full datastore, or never answered, by a webhook. Such a write is tried again later.
 
-use super::{Outcome, api::CallError, first_comparison, lock, to_host::ObjectSync, turns::Turn, update::Part};
+use super::{
+    Outcome, QUOTA_EXCEEDED,
+    api::CallError,
+    first_comparison, lock,
+    queued_key::QueuedKey,
+    recorder::Level,
+    to_host::ObjectSync,
+    turns::Turn,
+    update::{FULL_WAIT, Part, is_refusal},
+};
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,
     model::{DeniedField, WhenDenied, store::Stored},
@@ -71,37 +80,71 @@ impl ObjectSync<'_> {
                     }
                 }
             }
-            WhenDenied::Reduce(reduced) => {
-                let mutable = kind.mutable_part(&reduced);
-                let hash = engine.cache.tenant.applied_hash(&mutable);
-                if host.applied_hash.as_deref() == Some(hash.as_str()) {
-                    first_comparison::note_reduced();
-                } else {
-                    let narrows = kind.narrows_at_once().then(|| reduced.clone());
-                    let bytes = u64::from(host.bytes).max(count_bytes(&reduced) as u64);
-                    let reduced = self.with_metadata(stored, reduced, &hash);
-                    let at_once = kind.reduces_at_once(&engine.cache, name);
-                    let turn = if at_once {
-                        engine.turns.take(bytes);
-                        Turn::Now
-                    } else {
-                        engine.ask_to_write(&self.key(), bytes)
-                    };
-                    if turn == Turn::Now {
-                        self.bring_up_to_date(host, &reduced).await?;
-                        engine.set_applied(self.key(), &mutable);
-                        first_comparison::note_reduced();
-                    } else {
-                        self.close_now(host, &reduced, Part::Isolating).await;
-                        if let Some(reduced) = narrows {
-                            self.narrow_now(stored, host, &reduced).await;
-                        }
-                        engine.report_wait(&self.key(), turn).await;
-                    }
-                }
-                Ok(None)
-            }
+            WhenDenied::Reduce(reduced) => self.reduce(stored, host, reduced).await.map(|()| None),
         }
+    }
+
+    /// Reduces the host object, if there is room for that and it is its turn. What it must not keep goes at once. `reduced` can be larger than what the host
+    /// has: only what is denied is left out, and the tenant decides how long the rest is.
+    async fn reduce(&self, stored: &Stored, host: &Stored, reduced: Value) -> Result<(), CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let key = self.key();
+        let mutable = kind.mutable_part(&reduced);
+        let hash = engine.cache.tenant.applied_hash(&mutable);
+        if host.applied_hash.as_deref() == Some(hash.as_str()) {
+            engine.learn_applied(key, &mutable);
+            first_comparison::note_reduced();
+            return Ok(());
+        }
+        let known = u64::from(host.bytes);
+        let growth = if kind.update_needs_live() {
+            engine.growth_of_part(&key, &mutable)
+        } else {
+            engine.growth(&key, known, &reduced, &mutable)
+        };
+        let in_flight = match engine.reserve_growth(known, growth) {
+            Ok(in_flight) => in_flight,
+            Err(exceeded) => {
+                first_comparison::note_later();
+                self.close_now(host, &reduced, Part::ClosingWithoutRoom).await;
+                self.narrow_now(stored, host, &reduced).await;
+                engine.compare_later(&key);
+                engine.queue_of(self.id).add_after(QueuedKey(key.clone()), FULL_WAIT);
+                let message = exceeded.to_string();
+                engine
+                    .record_event(&key, Level::Warning, QUOTA_EXCEEDED, &message)
+                    .await;
+                return Ok(());
+            }
+        };
+        let narrows = kind.narrows_at_once().then(|| reduced.clone());
+        let bytes = known.max(count_bytes(&reduced) as u64);
+        let turn = if kind.reduces_at_once(&engine.cache, name, &reduced) {
+            engine.turns.take(bytes);
+            Turn::Now
+        } else {
+            engine.ask_to_write(&key, bytes)
+        };
+        let reduced = self.with_metadata(stored, reduced, &hash);
+        if turn != Turn::Now {
+            // Others may have the room meanwhile.
+            drop(in_flight);
+            self.close_now(host, &reduced, Part::Isolating).await;
+            if let Some(reduced) = narrows {
+                self.narrow_now(stored, host, &reduced).await;
+            }
+            engine.report_wait(&key, turn).await;
+            return Ok(());
+        }
+        if let Err(error) = self.bring_up_to_date(host, &reduced).await {
+            if let Some(reduced) = narrows.filter(|_| is_refusal(&error)) {
+                self.narrow_now(stored, host, &reduced).await;
+            }
+            return Err(error);
+        }
+        engine.set_applied(key, &mutable);
+        first_comparison::note_reduced();
+        Ok(())
     }
 
     /// Deletes the host object. If it has changed meanwhile, the next reconciliation decides again.

@@ -12,6 +12,7 @@
 pub mod checks;
 pub mod class;
 pub mod filters;
+mod grants;
 pub mod parents;
 pub mod route;
 mod status;
@@ -20,14 +21,10 @@ mod status;
 mod tests;
 
 use crate::{
-    model::{
-        Cache, Kind, KindId, json,
-        resource::{Name, Resource},
-        store::WatchSpec,
-    },
+    model::{Kind, resource::Resource, store::WatchSpec},
     translation::metadata,
 };
-use serde_json::Value;
+use grants::trim_grant;
 
 /// The API group.
 pub const GROUP: &str = "gateway.networking.k8s.io";
@@ -45,33 +42,5 @@ pub const GATEWAY: Kind = Kind::read_only(
 .extension();
 /// Permissions of routes to lead to other namespaces.
 pub const REFERENCE_GRANT: Kind =
-    Kind::read_only(WatchSpec::own(resource("v1beta1", "ReferenceGrant", "referencegrants"))).extension();
-
-/// Whether a route of this kind and namespace may lead to a Service of the tenant.
-fn is_granted(cache: &Cache, (kind, namespace): (&str, &str), service: &Name) -> bool {
-    if *service.namespace == *namespace {
-        return true;
-    }
-    let text = |value: &Value, field: &str| json::text(value, &[field]).unwrap_or_default().to_owned();
-    cache
-        .stores
-        .tenant(KindId::ReferenceGrant)
-        .all()
-        .into_iter()
-        .any(|(name, stored)| {
-            if name.namespace != service.namespace {
-                return false;
-            }
-            let grant = stored.object();
-            let from = json::items(&grant, &["spec", "from"]).iter().any(|from| {
-                text(from, "group") == GROUP && text(from, "kind") == kind && text(from, "namespace") == namespace
-            });
-            let to = json::items(&grant, &["spec", "to"]).iter().any(|to| {
-                let named = text(to, "name");
-                text(to, "group").is_empty()
-                    && text(to, "kind") == "Service"
-                    && (named.is_empty() || named == *service.name)
-            });
-            from && to
-        })
-}
+    Kind::read_only(WatchSpec::own(resource("v1beta1", "ReferenceGrant", "referencegrants")).trimmed(trim_grant))
+        .extension();

@@ -17,7 +17,8 @@
 //! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
 
 use super::{
-    checks, filters, is_granted,
+    checks, filters,
+    grants::{Grants, concerned},
     parents::{self, Parent},
     resource, status,
 };
@@ -60,7 +61,9 @@ pub const HTTP: Kind = route(
     &[("httproutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::HttpRoute)),
-        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::HttpRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
+            concerned(cache, KindId::HttpRoute, grant)
+        }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
             cache.keys_that_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
         }),
@@ -74,7 +77,9 @@ pub const GRPC: Kind = route(
     &[("grpcroutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::GrpcRoute)),
-        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::GrpcRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
+            concerned(cache, KindId::GrpcRoute, grant)
+        }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
             cache.keys_that_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
         }),
@@ -88,7 +93,9 @@ pub const TLS: Kind = route(
     &[("tlsroutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::TlsRoute)),
-        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::TlsRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
+            concerned(cache, KindId::TlsRoute, grant)
+        }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
             cache.keys_that_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
         }),
@@ -131,9 +138,10 @@ struct Route {
 
 /// The backends that routes of one kind and namespace may have.
 pub struct Backends<'a> {
-    cache: &'a Cache,
-    /// Kind and namespace of the route.
-    route: (&'static str, &'a str),
+    /// Namespace of the route.
+    namespace: &'a str,
+    services: backend::Services<'a>,
+    grants: Grants<'a>,
 }
 
 /// The Service that a backend names; `None` if it names something else.
@@ -150,12 +158,12 @@ impl Backends<'_> {
         if let Some(filters) = filters::translate(self, source, path, issues) {
             backend.insert("filters".into(), filters);
         }
-        let Some(service) = service(self.route.1, source) else {
+        let Some(service) = service(self.namespace, source) else {
             issues.deny(format!("{path}.kind"), "only Services can be backends");
             return backend;
         };
-        let host = if is_granted(self.cache, self.route, &service) {
-            backend::service(self.cache, &service)
+        let host = if self.grants.permit(&service) {
+            self.services.on_host(&service)
         } else {
             Err(status::not_permitted(&service))
         };
@@ -174,28 +182,6 @@ const BACKENDS: [&str; 3] = [
     "spec.rules[].filters[].requestMirror.backendRef",
     "spec.rules[].backendRefs[].filters[].requestMirror.backendRef",
 ];
-
-/// The host's route `live`, which leads nowhere in place of the Services of the host that `desired` does not name, if there are any.
-fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
-    let mut wanted = BTreeSet::from([backend::nowhere_at_all()]);
-    for path in BACKENDS {
-        json::each(desired, path, &mut |backend| {
-            wanted.extend(json::text(backend, &["name"]).map(str::to_owned));
-        });
-    }
-    let mut loses = false;
-    let mut spec = json::object([("spec", live.get("spec")?.clone())]);
-    for path in BACKENDS {
-        json::each_mut(&mut spec, path, &mut |backend| {
-            if json::text(backend, &["name"]).is_some_and(|name| !wanted.contains(name)) {
-                backend["name"] = backend::nowhere_at_all().into();
-                loses = true;
-            }
-        });
-    }
-    let narrowed = json::object([("metadata", metadata::unchanged(live)), ("spec", spec["spec"].take())]);
-    loses.then_some(narrowed)
-}
 
 impl Route {
     /// Services that a route of `namespace` names.
@@ -263,8 +249,9 @@ impl ToHost for Route {
             hostnames::check(cache, host, &format!("spec.hostnames[{index}]"), &mut issues);
         }
         let backends = Backends {
-            cache,
-            route: (self.resource.kind, &name.namespace),
+            namespace: &name.namespace,
+            services: backend::Services::new(cache),
+            grants: Grants::new(cache, (self.resource.kind, &name.namespace)),
         };
         let rules: Vec<Value> = json::items(source, &["rules"])
             .iter()
@@ -303,7 +290,7 @@ impl ToHost for Route {
     }
 
     fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
-        narrowed(desired, live)
+        backend::narrowed(desired, live, &BACKENDS)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value, _host: &Value) -> WhenDenied {
@@ -323,9 +310,8 @@ impl ToHost for Route {
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         let services = Self::services(&name.namespace, observation.tenant);
-        let denied = services
-            .into_iter()
-            .find(|service| !is_granted(cache, (self.resource.kind, &name.namespace), service));
+        let grants = Grants::new(cache, (self.resource.kind, &name.namespace));
+        let denied = services.into_iter().find(|service| !grants.permit(service));
         status::sync_status(cache, name, observation, denied.as_ref())
             .into_iter()
             .collect()

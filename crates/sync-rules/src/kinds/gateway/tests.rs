@@ -1,14 +1,16 @@
 use super::*;
 use crate::{
     model::{
-        DesiredState, Direction, Observation, TenantWrite, ToHost, Translated, resource::host_name, store::Stored,
+        Cache, DesiredState, Direction, KindId, Observation, TenantWrite, ToHost, Translated,
+        resource::{Name, host_name},
+        store::Stored,
         tenant::test_tenant,
     },
     registry::{self, kind},
     translation::backend::nowhere_at_all,
 };
 use berth_api::sync_policy::GatewayReference;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 fn cache() -> Cache {
@@ -95,7 +97,7 @@ fn other_namespaces_are_reached_by_grants_only() {
     ] {
         let service = Name::new(service.0, service.1);
         assert_eq!(
-            is_granted(&cache, (kind, namespace), &service),
+            grants::Grants::new(&cache, (kind, namespace)).permit(&service),
             granted,
             "{kind} {namespace} {service}"
         );

@@ -8,6 +8,7 @@
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
 //! | `rules[].http.paths[]` | copied if no controller can take them for configuration: see `paths` |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
+//! | a Service to which a change no longer leads | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
 //! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's; the Secret is synced as well |
 //! | anything else | denied by name |
@@ -81,6 +82,12 @@ const BACKEND: Fields = &[
 const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
 const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
 
+/// Where an Ingress names Services.
+const SERVICES: [&str; 2] = [
+    "spec.defaultBackend.service",
+    "spec.rules[].http.paths[].backend.service",
+];
+
 struct Ingresses;
 
 /// The class that an Ingress names.
@@ -134,18 +141,21 @@ impl ToHost for Ingresses {
     fn translate(&self, cache: &Cache, name: &Name, ingress: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let source = &ingress["spec"];
+        let services = backend::Services::new(cache);
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         if let Some(class) = class::chosen(cache, class_name(ingress), &mut issues) {
             spec.insert("ingressClassName".into(), class.into());
         }
         if let Some(default) = source.get("defaultBackend").filter(|backend| !backend.is_null()) {
             hostnames::check(cache, "", "spec.defaultBackend", &mut issues);
-            let backend = self::backend(cache, name, default, "spec.defaultBackend", &mut issues);
+            let backend = self::backend(&services, name, default, "spec.defaultBackend", &mut issues);
             spec.insert("defaultBackend".into(), backend);
         }
         let mut list = |field: &'static str, one: &mut dyn FnMut(&Value, &str) -> Value| {
             let items: Vec<Value> = json::items(source, &[field])
                 .iter()
+                // More are denied.
+                .take(paths::MAX_ENTRIES)
                 .enumerate()
                 .map(|(index, item)| one(item, &format!("spec.{field}[{index}]")))
                 .collect();
@@ -155,7 +165,7 @@ impl ToHost for Ingresses {
         };
         let has_expressions = paths::has_expressions(ingress);
         list("rules", &mut |source, path| {
-            rule(cache, name, (source, path), has_expressions, &mut issues)
+            rule((cache, &services), name, (source, path), has_expressions, &mut issues)
         });
         list("tls", &mut |source, path| tls(cache, name, source, path, &mut issues));
         field_checks::check(source, "spec", "", paths::CHECKS, &mut issues);
@@ -163,6 +173,14 @@ impl ToHost for Ingresses {
         let annotations = annotations::translate(cache, ingress, &mut issues);
         let metadata = json!({"labels": metadata::labels(ingress, &[], &cache.tenant.policy.ingress.labels), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn narrows_at_once(&self) -> bool {
+        true
+    }
+
+    fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
+        backend::narrowed(desired, live, &SERVICES)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value, _host: &Value) -> WhenDenied {
@@ -190,7 +208,7 @@ impl ToHost for Ingresses {
 }
 
 fn rule(
-    cache: &Cache,
+    (cache, services): (&Cache, &backend::Services<'_>),
     name: &Name,
     (source, path): (&Value, &str),
     has_expressions: bool,
@@ -205,12 +223,13 @@ fn rule(
     fields::copy(http, &format!("{path}.http"), HTTP, issues);
     let paths: Vec<Value> = json::items(http, &["paths"])
         .iter()
+        .take(paths::MAX_ENTRIES)
         .enumerate()
         .map(|(index, source)| {
             let path = format!("{path}.http.paths[{index}]");
             let mut copied = fields::copy(source, &path, PATH, issues);
             paths::check(source, &path, has_expressions, issues);
-            let backend = backend(cache, name, &source["backend"], &format!("{path}.backend"), issues);
+            let backend = backend(services, name, &source["backend"], &format!("{path}.backend"), issues);
             copied.insert("backend".into(), backend);
             copied.into()
         })
@@ -219,13 +238,19 @@ fn rule(
     rule.into()
 }
 
-fn backend(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+fn backend(
+    services: &backend::Services<'_>,
+    name: &Name,
+    source: &Value,
+    path: &str,
+    issues: &mut FieldIssues,
+) -> Value {
     let mut backend = fields::copy(source, path, BACKEND, issues);
     if let Some(service) = source.get("service").filter(|service| !service.is_null()) {
         let path = format!("{path}.service");
         let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, issues);
         let target = Name::new(&name.namespace, json::text(service, &["name"]).unwrap_or_default());
-        let host = backend::service(cache, &target).unwrap_or_else(|why| {
+        let host = services.on_host(&target).unwrap_or_else(|why| {
             issues.ignored.push(DeniedField::new(&path, why));
             backend::nowhere(&target)
         });
@@ -241,7 +266,7 @@ fn tls(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut Fiel
     if hosts.is_empty() {
         hostnames::check(cache, "", &format!("{path}.hosts"), issues);
     }
-    for (index, host) in hosts.iter().enumerate() {
+    for (index, host) in hosts.iter().take(paths::MAX_ENTRIES).enumerate() {
         let host = host.as_str().unwrap_or_default();
         hostnames::check(cache, host, &format!("{path}.hosts[{index}]"), issues);
     }

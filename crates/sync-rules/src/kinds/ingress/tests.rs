@@ -52,6 +52,31 @@ fn names_become_the_hosts() {
 }
 
 #[test]
+fn a_service_to_which_it_does_not_lead_any_more_is_lost_at_once() {
+    let cache = cache(&["*"]);
+    let translate = |ingress: &Value| Ingresses.translate(&cache, &name(), ingress).unwrap().object;
+    let mut before = ingress();
+    before["spec"]["defaultBackend"] = json!({"service": {"name": "api", "port": {"number": 80}}});
+    let live = translate(&before);
+    let mut after = before.clone();
+    let more = json!({"path": "/more", "pathType": "Prefix", "backend": {"service": {"name": "more", "port": {"number": 80}}}});
+    let paths = after["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap();
+    paths.push(more);
+    assert_eq!(Ingresses.narrowed(&translate(&after), &live), None, "nothing is lost");
+    let paths = after["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap();
+    paths.remove(0);
+    after["spec"].as_object_mut().unwrap().remove("defaultBackend");
+    let narrowed = Ingresses.narrowed(&translate(&after), &live).unwrap();
+    let mut expected = live.clone();
+    for service in ["/defaultBackend/service", "/rules/0/http/paths/0/backend/service"] {
+        expected["spec"].pointer_mut(service).unwrap()["name"] = backend::nowhere_at_all().into();
+    }
+    assert_eq!(narrowed["spec"], expected["spec"], "nothing of the change is written");
+    assert_eq!(narrowed["metadata"]["annotations"], live["metadata"]["annotations"]);
+    assert_eq!(Ingresses.narrowed(&translate(&after), &narrowed), None);
+}
+
+#[test]
 fn secrets_and_services_are_referenced() {
     let targets = Ingresses.references(&cache(&[]), &name(), &ingress());
     let targets: Vec<_> = targets

@@ -64,12 +64,16 @@ impl Block {
         blocked.iter().any(|range| range.contains(&self.cidr))
     }
 
+    /// The range that lies in `allowed`, unless it is blocked or excluded as a whole.
+    pub fn common(&self, allowed: IpNet, blocked: &[IpNet]) -> Option<IpNet> {
+        let cidr = ranges::common(self.cidr, allowed)?;
+        let mut closed = blocked.iter().chain(&self.except);
+        (!closed.any(|range| range.contains(&cidr))).then_some(cidr)
+    }
+
     /// The `ipBlock` on the host: what lies in `allowed` and is not blocked.
     pub fn within(&self, allowed: IpNet, blocked: &[IpNet]) -> Option<Value> {
-        let cidr = ranges::common(self.cidr, allowed)?;
-        if blocked.iter().chain(&self.except).any(|range| range.contains(&cidr)) {
-            return None;
-        }
+        let cidr = self.common(allowed, blocked)?;
         let inside = |range: &IpNet| cidr.contains(range);
         let mut except: Vec<IpNet> = blocked.iter().chain(&self.except).copied().filter(inside).collect();
         except.sort();

@@ -1,6 +1,7 @@
 //! The networks outside of the tenant that its policies may open: those declared for the tenant, without those that the
 //! platform blocks.
 
+use crate::translation::sizes::MOST_PEERS;
 use berth_api::{
     NetworkLimits,
     network::{EgressRule, IngressRule, Protocol},
@@ -104,7 +105,8 @@ impl Allowed {
         self.ports.is_empty() && self.protocol.is_none()
     }
 
-    /// The ports of a rule that are open; `None` if none is. An empty list stands for all ports.
+    /// The ports of a rule that are open; `None` if none is. An empty list stands for all ports. Of more than a policy may have on the host, no more are
+    /// made than show that: each port of a rule can become all of those that are declared.
     pub fn ports(&self, asked: &[Map<String, Value>]) -> Option<Vec<Value>> {
         if self.is_every_port() {
             return Some(asked.iter().cloned().map(Value::Object).collect());
@@ -122,20 +124,27 @@ impl Allowed {
         let of_protocol =
             |port: &&Map<String, Value>| port.get("protocol").and_then(Value::as_str).unwrap_or("TCP") == protocol;
         for port in asked.iter().filter(of_protocol) {
+            if open.len() > MOST_PEERS {
+                break;
+            }
             let number = |key: &str| port.get(key).and_then(Value::as_u64);
-            match (number("port"), number("endPort")) {
-                _ if !port.contains_key("port") => open.extend(everything()),
-                _ if self.ports.is_empty() => open.push(Value::Object(port.clone())),
+            let more: Vec<Value> = match (number("port"), number("endPort")) {
+                _ if !port.contains_key("port") => everything(),
+                _ if self.ports.is_empty() => vec![Value::Object(port.clone())],
                 (Some(first), last) => {
                     let range = first..=last.unwrap_or(first);
                     let within = self.ports.iter().filter(|port| range.contains(&u64::from(**port)));
-                    open.extend(within.copied().map(one));
+                    within.copied().map(one).collect()
                 }
                 // The name of a port of a pod, which has no meaning outside.
-                (None, _) => {}
+                (None, _) => Vec::new(),
+            };
+            for port in more {
+                if open.last() != Some(&port) {
+                    open.push(port);
+                }
             }
         }
-        open.dedup();
         (!open.is_empty()).then_some(open)
     }
 }

@@ -51,7 +51,7 @@ use crate::{
         sizes,
     },
 };
-use peers::Peers;
+use peers::{Made, Peers};
 use serde_json::{Map, Value, json};
 
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
@@ -114,8 +114,8 @@ impl ToHost for Policies {
         let source = &policy["spec"];
         let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        // An unknown field may change what the rules mean.
-        let understood = issues.denied.is_empty();
+        // An unknown field may change what the rules mean. Rules that are too many are left out, so they need not be made.
+        let makes_rules = issues.denied.is_empty() && !has_too_many_rules(policy);
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
         spec.insert(
             "podSelector".into(),
@@ -126,18 +126,19 @@ impl ToHost for Policies {
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
         }
         let peers = Peers::new(cache, &name.namespace);
+        let mut made = Made::default();
         for (direction, side) in DIRECTIONS {
-            let rules: Vec<Value> = json::items(source, &[direction])
-                .iter()
-                .enumerate()
-                .filter(|_| understood)
-                .flat_map(|(index, source)| {
-                    let path = format!("spec.{direction}[{index}]");
-                    rules(&peers, source, side, &path, &mut issues)
-                })
-                .collect();
-            if !rules.is_empty() {
-                spec.insert(direction.into(), rules.into());
+            let mut all: Vec<Value> = Vec::new();
+            for (index, source) in json::items(source, &[direction]).iter().enumerate() {
+                // With so many, none of them stays.
+                if !makes_rules || made.are_too_many() {
+                    break;
+                }
+                let path = format!("spec.{direction}[{index}]");
+                all.extend(rules(&peers, source, (side, &path), &mut made, &mut issues));
+            }
+            if !all.is_empty() {
+                spec.insert(direction.into(), all.into());
             }
         }
         let annotations = metadata::annotations(policy, &AnnotationRules::default(), &mut issues);
@@ -148,6 +149,12 @@ impl ToHost for Policies {
         issues.ignored.append(&mut issues.denied);
         issues.into_result(object)
     }
+}
+
+/// Whether a policy of the tenant has more rules, peers or ports than it may have.
+fn has_too_many_rules(policy: &Value) -> bool {
+    let mut limits = sizes::NETWORK_POLICY_RULES.iter();
+    limits.any(|limit| limit.measure.count(policy) > limit.in_tenant)
 }
 
 /// Takes all rules out of a policy that has too many: it then closes its directions.
@@ -191,7 +198,13 @@ fn limit_cost(peers: &Peers<'_>, object: &mut Value, issues: &mut FieldIssues) {
 
 /// The rules on the host for a rule of the tenant; none if nothing of it is allowed. A rule without peers allows every
 /// peer and one without ports every port, so leaving something out must never produce such a rule.
-fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
+fn rules(
+    peers: &Peers<'_>,
+    source: &Value,
+    (side, path): (&'static str, &str),
+    made: &mut Made,
+    issues: &mut FieldIssues,
+) -> Vec<Value> {
     let before = issues.denied.len();
     let known = ["ports", side];
     for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
@@ -211,5 +224,5 @@ fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issu
         [] => peers.everyone(),
         listed => peers.listed(listed, side, path, issues),
     };
-    peers.rules(rule_peers, side, &ports)
+    peers.rules(rule_peers, side, &ports, made)
 }

@@ -19,7 +19,12 @@ use super::{
 };
 use crate::{
     model::{Cache, json},
-    translation::{fields::FieldIssues, namespace_labels, pod_selector::scoped},
+    translation::{
+        fields::FieldIssues,
+        namespace_labels,
+        pod_selector::scoped,
+        sizes::{MOST_EXCEPTED, MOST_PEERS},
+    },
 };
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -45,6 +50,28 @@ pub struct RulePeers {
     has_every_pod: bool,
     /// Whether the rule names no peer, which means every peer.
     is_everyone: bool,
+}
+
+/// How much of what is outside of the tenant was made of the rules of a policy: a rule for everyone is short in the tenant, and can have hundreds of ranges on
+/// the host.
+#[derive(Clone, Copy, Default)]
+pub struct Made {
+    /// Peers by ports, at most as many as the host counts.
+    entries: usize,
+    /// Ranges that are excepted from them.
+    excepted: usize,
+}
+
+impl Made {
+    /// Whether they are more than a policy may have. None of its rules stays then, and no more need be made.
+    pub fn are_too_many(self) -> bool {
+        self.entries > MOST_PEERS || self.excepted > MOST_EXCEPTED
+    }
+
+    fn add(&mut self, block: &Value) {
+        self.entries += 1;
+        self.excepted += json::items(block, &["except"]).len();
+    }
 }
 
 impl<'a> Peers<'a> {
@@ -112,35 +139,31 @@ impl<'a> Peers<'a> {
     }
 
     /// The rules on the host for these peers and ports: one for peers that are open at every port, and one for each
-    /// external peer that is open at some ports only.
-    pub fn rules(&self, rule_peers: RulePeers, side: &str, ports: &[Map<String, Value>]) -> Vec<Value> {
-        let RulePeers {
-            pods,
-            blocks,
-            has_every_pod: _,
-            is_everyone,
-        } = rule_peers;
-        let mut plain = pods;
+    /// external peer that is open at some ports only. Once too many are made, the rest is left out.
+    pub fn rules(
+        &self,
+        rule_peers: RulePeers,
+        side: &str,
+        ports: &[Map<String, Value>],
+        made: &mut Made,
+    ) -> Vec<Value> {
         let mut limited = Vec::new();
+        let mut outside = Vec::new();
         for allowed in self.allowed(side) {
-            let peers: Vec<Value> = match &allowed.peer {
-                Peer::Network(network) => blocks
-                    .iter()
-                    .filter_map(|block| block.within(*network, &self.limits.blocked))
-                    .map(|block| json!({ "ipBlock": block }))
-                    .collect(),
-                Peer::Namespace(name) if is_everyone => {
-                    vec![json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}})]
-                }
-                Peer::Namespace(_) => Vec::new(),
-            };
+            let before = *made;
+            let peers = self.outside(allowed, &rule_peers, made);
             if peers.is_empty() {
             } else if allowed.is_every_port() {
-                plain.extend(peers);
+                outside.extend(peers);
             } else if let Some(ports) = allowed.ports(ports) {
+                made.entries += peers.len() * ports.len().saturating_sub(1);
                 limited.push(json!({side: peers, "ports": ports}));
+            } else {
+                *made = before;
             }
         }
+        let mut plain = rule_peers.pods;
+        plain.extend(outside);
         let mut rules = Vec::new();
         if !plain.is_empty() {
             let mut rule = json!({ side: plain });
@@ -151,6 +174,30 @@ impl<'a> Peers<'a> {
         }
         rules.extend(limited);
         rules
+    }
+
+    /// The part of a rule's peers that is in a declared one.
+    fn outside(&self, allowed: &Allowed, rule_peers: &RulePeers, made: &mut Made) -> Vec<Value> {
+        let mut peers = Vec::new();
+        match &allowed.peer {
+            Peer::Network(network) => {
+                for block in &rule_peers.blocks {
+                    if made.are_too_many() {
+                        break;
+                    }
+                    if let Some(block) = block.within(*network, &self.limits.blocked) {
+                        made.add(&block);
+                        peers.push(json::object([("ipBlock", block)]));
+                    }
+                }
+            }
+            Peer::Namespace(name) if rule_peers.is_everyone => {
+                made.entries += 1;
+                peers.push(json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}}));
+            }
+            Peer::Namespace(_) => {}
+        }
+        peers
     }
 
     /// Adds one peer, or a message for the tenant.
@@ -192,7 +239,7 @@ impl<'a> Peers<'a> {
     fn block(&self, block: &Value, side: &str) -> Result<Block, String> {
         let block = Block::read(block)?;
         let is_open = |allowed: &Allowed| match &allowed.peer {
-            Peer::Network(network) => block.within(*network, &self.limits.blocked).is_some(),
+            Peer::Network(network) => block.common(*network, &self.limits.blocked).is_some(),
             Peer::Namespace(_) => false,
         };
         let is_service = || side == "to" && Service::ALL.iter().any(|service| service.is_in(self.cache, &block));

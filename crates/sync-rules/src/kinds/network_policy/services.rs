@@ -14,7 +14,7 @@ use crate::{
 };
 use berth_api::labels;
 use serde_json::Value;
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{cell::OnceCell, collections::BTreeMap, net::IpAddr};
 
 /// One of the services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Service {
         self.address(cache).is_some_and(|address| block.contains(address))
     }
 
-    fn is_peer(self, cache: &Cache, namespace: &str, peer: &Value) -> bool {
+    fn is_peer(self, cache: &Cache, namespace: &str, peer: &Value, of_dns: &DnsLabels) -> bool {
         let known = ["podSelector", "namespaceSelector", "ipBlock"];
         let keys = peer.as_object().into_iter().flatten();
         if keys
@@ -86,7 +86,10 @@ impl Service {
         }
         let is_namespace = match part("namespaceSelector") {
             None => namespace == DNS_NAMESPACE,
-            Some(namespaces) => selector::matches(namespaces, &labels_of_dns_namespace(cache)).unwrap_or(false),
+            Some(namespaces) => {
+                let labels = of_dns.get_or_init(|| labels_of_dns_namespace(cache));
+                selector::matches(namespaces, labels).unwrap_or(false)
+            }
         };
         let labels = BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]);
         is_namespace && part("podSelector").is_none_or(|pods| selector::matches(pods, &labels).unwrap_or(false))
@@ -97,6 +100,7 @@ impl Service {
         let known = ["podSelector", "policyTypes", "ingress", "egress"];
         let is_set = |(_, value): &(&String, &Value)| !json::is_unset(value);
         let mut fields = spec.as_object().into_iter().flatten().filter(is_set);
+        let of_dns = DnsLabels::new();
         // A policy with unknown fields has no rules on the host.
         fields.all(|(field, _)| known.contains(&field.as_str()))
             && json::items(spec, &["egress"]).iter().any(|rule| {
@@ -104,10 +108,13 @@ impl Service {
                 let (ports, peers) = (json::items(rule, &["ports"]), json::items(rule, &["to"]));
                 fields.all(|(field, _)| field == "ports" || field == "to")
                     && (ports.is_empty() || ports.iter().any(|port| self.has_port(cache, port)))
-                    && (peers.is_empty() || peers.iter().any(|peer| self.is_peer(cache, namespace, peer)))
+                    && (peers.is_empty() || peers.iter().any(|peer| self.is_peer(cache, namespace, peer, &of_dns)))
             })
     }
 }
+
+/// The labels of the namespace of the DNS server. They are read once for a policy, which can have thousands of peers.
+type DnsLabels = OnceCell<BTreeMap<String, String>>;
 
 /// Namespace of the DNS server on any cluster.
 const DNS_NAMESPACE: &str = "kube-system";

@@ -1,5 +1,7 @@
 //! Golden tests, and properties checked with a small model of what a policy engine does.
 
+mod too_many;
+
 use super::*;
 use crate::{
     model::{KindId, store::Stored, tenant::test_tenant},
@@ -156,20 +158,6 @@ fn a_policy_with_unknown_parts_allows_no_traffic() {
     let (spec, ignored) = translate(&spec);
     assert_eq!(spec.get("ingress"), None);
     assert_eq!(ignored.len(), 1, "{ignored:?}");
-}
-
-#[test]
-fn a_policy_with_too_many_rules_closes_its_directions() {
-    let ports = |count: u16| (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>();
-    let ingress = |count| {
-        json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
-        {"from": vec![json!({"podSelector": {"matchLabels": {"app": "a"}}}); 100], "ports": ports(count)}]})
-    };
-    let (spec, ignored) = translate(&ingress(50));
-    assert_eq!((json::items(&spec, &["ingress"]).len(), ignored), (1, Vec::new()));
-    let (spec, ignored) = translate(&ingress(51));
-    assert_eq!((spec.get("ingress"), &spec["policyTypes"]), (None, &json!(["Ingress"])));
-    assert!(ignored[0].contains("peers by ports: there are 5100"), "{ignored:?}");
 }
 
 #[test]

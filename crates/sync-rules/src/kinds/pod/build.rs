@@ -7,7 +7,8 @@ use crate::{
     translation::{
         fields::FieldIssues,
         metadata::{self, AnnotationRules},
-        namespace_labels, pod_labels, sizes,
+        namespace_labels, pod_labels,
+        sizes::{self, SizeLimit},
     },
 };
 use berth_api::{SchedulingMode, labels};
@@ -15,6 +16,10 @@ use serde_json::{Value, json};
 
 /// The host pod for a tenant's pod, without what is denied.
 pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
+    let is_running = cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some();
+    let whole = pod;
+    let reduced = without_what_is_too_large(whole, is_running);
+    let pod = reduced.as_ref().unwrap_or(whole);
     if let Some(node) = json::filled(pod, &["spec", "nodeName"]) {
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
         match placement::mode(cache, &pod["spec"]) {
@@ -53,17 +58,46 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
     let mut object = json::object([("metadata", metadata), ("spec", spec.spec.into())]);
     object["metadata"]["annotations"][labels::APPLIED_KEYS] = update::applied_keys(&object).into();
     metadata_size::check(pod, &object, issues);
-    if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
+    if is_running {
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
-        sizes::check_on_host(sizes::RUNNING_POD, &object, issues);
+        let counted = if reduced.is_some() { whole } else { &object };
+        sizes::check_on_host(sizes::RUNNING_POD, counted, issues);
     } else {
-        sizes::check(sizes::POD, pod, &object, issues);
-        sizes::check(sizes::RUNNING_POD, pod, &object, issues);
-        sizes::check_pod_bytes(pod, &object, issues);
+        sizes::check(sizes::POD, whole, &object, issues);
+        sizes::check(sizes::RUNNING_POD, whole, &object, issues);
+        sizes::check_pod_bytes(whole, &object, issues);
         namespace_labels::check(cache, &name.namespace, issues);
         trust::check_bytes(cache, pod, issues);
     }
     object
+}
+
+/// A pod without its lists, if some are longer than they may be: it is denied in any case. What they become on the host can be a thousand times as large, and
+/// would take the memory and the time of the whole syncer. Of one that runs, without those that can grow then.
+fn without_what_is_too_large(pod: &Value, is_running: bool) -> Option<Value> {
+    let are_too_many = |limits: &[SizeLimit], most: fn(&SizeLimit) -> usize| {
+        let mut limits = limits.iter();
+        limits.any(|limit| limit.measure.count(pod) > most(limit))
+    };
+    let is_too_large = if is_running {
+        are_too_many(sizes::RUNNING_POD, |limit| limit.on_host)
+    } else {
+        are_too_many(sizes::POD, |limit| limit.in_tenant) || are_too_many(sizes::RUNNING_POD, |limit| limit.in_tenant)
+    };
+    if !is_too_large {
+        return None;
+    }
+    let mut reduced = pod.clone();
+    if let Some(spec) = reduced["spec"].as_object_mut() {
+        spec.retain(|field, value| {
+            if is_running {
+                !["ephemeralContainers", "tolerations"].contains(&field.as_str())
+            } else {
+                !value.is_array() && !value.is_object()
+            }
+        });
+    }
+    Some(reduced)
 }
 
 /// The metadata of a host pod that runs, without what is denied. Its spec stays, and so does where it may run. Labels and annotations that are

@@ -18,6 +18,7 @@ use crate::model::{
 };
 use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -42,6 +43,8 @@ const ABANDONED: SignedDuration = SignedDuration::from_mins(10);
 const LEAST_REFRESH: SignedDuration = SignedDuration::from_mins(10);
 /// The longest time that refreshes are spread over. As in the kubelet (`jitterDuration`).
 const SPREAD_SECONDS: u64 = 300;
+/// Bytes of a file in JSON besides its key and content.
+const AROUND: usize = 6;
 
 fn trim(request: &mut Value) {
     let metadata = &request["metadata"];
@@ -310,7 +313,27 @@ pub fn decide(
 
 /// When the certificates in a pod's Secret must be refreshed, by source.
 pub fn refresh_times(secret: &Value) -> BTreeMap<String, Timestamp> {
-    json::text(secret, &["metadata", "annotations", labels::CERTIFICATES])
+    noted(secret, labels::CERTIFICATES)
+}
+
+/// Bytes of certificates in a pod's Secret, by source.
+pub type Sizes = BTreeMap<String, usize>;
+
+/// The sizes of the certificates in a pod's Secret, of those that are on record.
+pub fn sizes(secret: &Value) -> Sizes {
+    noted(secret, labels::CERTIFICATE_BYTES)
+}
+
+/// Bytes that files have in a Secret, which is JSON: in base64, with their keys.
+pub fn bytes_of(files: &Map<String, Value>) -> usize {
+    let texts = files.iter().filter_map(|(key, text)| Some((key, text.as_str()?)));
+    texts
+        .map(|(key, text)| key.len() + text.len().div_ceil(3) * 4 + AROUND)
+        .sum()
+}
+
+fn noted<T: DeserializeOwned + Default>(secret: &Value, annotation: &str) -> T {
+    json::text(secret, &["metadata", "annotations", annotation])
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default()
 }

@@ -19,6 +19,7 @@ use crate::{
 };
 use berth_api::sync_policy::PodPolicy;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// The rules of `EnvVar`.
 pub const VARIABLE: Fields = &[
@@ -120,10 +121,9 @@ impl<'a> Environment<'a> {
                 issues.deny(&path, describe_denial(name));
                 continue;
             }
-            variables.retain(|known| json::text(known, &["name"]) != Some(name));
             variables.push(self.variable(name, variable, &path, issues));
         }
-        variables
+        with_last_of_each(variables)
     }
 
     fn variable(&self, name: &str, variable: &Value, path: &str, issues: &mut FieldIssues) -> Value {
@@ -196,6 +196,20 @@ impl<'a> Environment<'a> {
     }
 }
 
+/// The last variable of each name, in their order.
+fn with_last_of_each(variables: Vec<Value>) -> Vec<Value> {
+    let mut known: HashSet<&str> = HashSet::new();
+    let names = variables.iter().rev();
+    let mut are_last: Vec<bool> = names
+        .map(|variable| known.insert(json::text(variable, &["name"]).unwrap_or_default()))
+        .collect();
+    drop(known);
+    variables
+        .into_iter()
+        .filter(|_| are_last.pop().unwrap_or_default())
+        .collect()
+}
+
 /// Why a variable is denied.
 fn describe_denial(name: &str) -> String {
     format!(
@@ -266,6 +280,16 @@ mod tests {
         let path = format!("metadata.annotations['{}']", downward::annotation(label));
         assert_eq!(variable(label)["valueFrom"]["fieldRef"]["fieldPath"], path.as_str());
         assert_eq!(variable("metadata.name")["value"], "p", "a name never changes");
+    }
+
+    #[test]
+    fn the_last_variable_of_a_name_counts() {
+        let variable = |name: &str, value: &str| json!({"name": name, "value": value});
+        let all = [("A", "1"), ("B", "2"), ("A", "3"), ("C", "4"), ("B", "5")];
+        let last = [("A", "3"), ("C", "4"), ("B", "5")];
+        let variables = |of: &[(&str, &str)]| of.iter().map(|(name, value)| variable(name, value)).collect::<Vec<_>>();
+        assert_eq!(with_last_of_each(variables(&all)), variables(&last));
+        assert!(with_last_of_each(Vec::new()).is_empty());
     }
 
     #[test]

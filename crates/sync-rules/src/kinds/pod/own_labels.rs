@@ -12,7 +12,10 @@
 //! As everywhere in Kubernetes, labels that change later move no pod.
 
 use super::scheduling::{NODE_PREFERENCES, NODE_TERMS};
-use crate::model::{Cache, KindId, cache::OwnLabels, json};
+use crate::{
+    model::{Cache, KindId, cache::OwnLabels, json},
+    translation::sizes::{MOST_NODE_FIELDS, MOST_NODE_TERMS},
+};
 use berth_api::labels::is_reserved;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -43,9 +46,10 @@ pub fn resolve(cache: &Cache, selector: &mut Map<String, Value>, spec: &mut Map<
         return;
     }
     let whole = if terms.is_empty() { vec![json!({})] } else { terms };
+    let mut made = Made::default();
     let resolved: Option<Vec<Vec<Value>>> = whole
         .iter()
-        .map(|term| by_name(term, &selected, &nodes, &is_own))
+        .map(|term| by_name(term, &selected, &nodes, &is_own, &mut made))
         .collect();
     // If a term asks for what no Node has, the host decides as it always did: its nodes do not have the label either.
     let Some(resolved) = resolved else {
@@ -83,7 +87,8 @@ fn resolve_preferences(
             if is_resolved {
                 left -= nodes.len();
             }
-            let terms = is_resolved.then(|| by_name(&preference["preference"], &[], nodes, is_own));
+            let terms =
+                is_resolved.then(|| by_name(&preference["preference"], &[], nodes, is_own, &mut Made::default()));
             match terms.flatten() {
                 Some(terms) => terms
                     .into_iter()
@@ -104,9 +109,34 @@ pub fn is_own_label(cache: &Cache, key: &str) -> bool {
     own_labels(cache).values().any(|labels| labels.contains_key(key))
 }
 
+/// How much was made of a pod's terms.
+#[derive(Default)]
+struct Made {
+    terms: usize,
+    fields: usize,
+}
+
+impl Made {
+    /// Counts another term with so many `matchFields`, unless there are more than a pod may have already: it is denied then.
+    fn add(&mut self, fields: usize) -> bool {
+        let has_room = self.terms <= MOST_NODE_TERMS && self.fields <= MOST_NODE_FIELDS;
+        if has_room {
+            self.terms += 1;
+            self.fields += fields;
+        }
+        has_room
+    }
+}
+
 /// The terms that a term becomes: one for each Node that it asks for, or itself without some Nodes. None if it asks for what no Node
 /// has.
-fn by_name(term: &Value, selected: &[Value], nodes: &OwnLabels, is_own: &impl Fn(&str) -> bool) -> Option<Vec<Value>> {
+fn by_name(
+    term: &Value,
+    selected: &[Value],
+    nodes: &OwnLabels,
+    is_own: &impl Fn(&str) -> bool,
+    made: &mut Made,
+) -> Option<Vec<Value>> {
     let nothing = BTreeMap::new();
     let (own, others): (Vec<Value>, Vec<Value>) = requirements(term)
         .iter()
@@ -126,28 +156,35 @@ fn by_name(term: &Value, selected: &[Value], nodes: &OwnLabels, is_own: &impl Fn
         );
     }
     let excluded = nodes.iter().filter(|(_, labels)| !fulfils(labels, &excluding));
-    for (name, _) in excluded {
-        push_field(&mut rest, "NotIn", name);
+    let excluded: Vec<Value> = excluded.map(|(name, _)| named("NotIn", name)).collect();
+    if !excluded.is_empty() {
+        let fields = json::items(term, &["matchFields"]).iter().cloned();
+        json::set(&mut rest, &["matchFields"], fields.chain(excluded).collect::<Vec<_>>());
     }
+    let fields = json::items(&rest, &["matchFields"]).to_vec();
     if including.is_empty() {
-        return Some(vec![rest]);
+        return Some(made.add(fields.len()).then_some(rest).into_iter().collect());
     }
-    let included = nodes.iter().filter(|(_, labels)| fulfils(labels, &including));
-    let terms: Vec<Value> = included
+    let mut included = nodes
+        .iter()
+        .filter(|(_, labels)| fulfils(labels, &including))
+        .peekable();
+    included.peek()?;
+    let terms = included
+        .take_while(|_| made.add(fields.len() + 1))
         .map(|(name, _)| {
             let mut term = rest.clone();
-            push_field(&mut term, "In", name);
+            let fields = fields.iter().cloned().chain([named("In", name)]);
+            json::set(&mut term, &["matchFields"], fields.collect::<Vec<_>>());
             term
         })
         .collect();
-    (!terms.is_empty()).then_some(terms)
+    Some(terms)
 }
 
-/// Adds a requirement on the name of the node.
-fn push_field(term: &mut Value, operator: &str, name: &str) {
-    let mut fields = json::items(term, &["matchFields"]).to_vec();
-    fields.push(json!({"key": "metadata.name", "operator": operator, "values": [name]}));
-    json::set(term, &["matchFields"], fields);
+/// A requirement on the name of the node.
+fn named(operator: &str, name: &str) -> Value {
+    json!({"key": "metadata.name", "operator": operator, "values": [name]})
 }
 
 fn requirements(term: &Value) -> &[Value] {

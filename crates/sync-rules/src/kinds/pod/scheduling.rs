@@ -25,7 +25,10 @@ use crate::{
         store::Stored,
         taint::Taint,
     },
-    translation::fields::{self, FieldIssues, Fields, Rule},
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        sizes::{MOST_NODE_FIELDS, MOST_TOLERATIONS},
+    },
 };
 use berth_api::{
     SchedulingMode,
@@ -33,7 +36,7 @@ use berth_api::{
     sync_policy::{PriorityBand, allows},
 };
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cell::LazyCell, collections::BTreeSet, sync::Arc};
 
 /// Taints that nodes commonly have; those of the tenant's nodes are added.
 const COMMON_TAINTS: &[&str] = &[
@@ -197,21 +200,30 @@ fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<V
     let mut result = vec![json!({
         "key": labels::TENANT, "operator": "Equal", "value": cache.tenant.slug, "effect": "NoExecute"
     })];
-    let mut add = |toleration: Value| {
+    // They are denied beyond that.
+    let is_enough = |result: &[Value]| result.len() > MOST_TOLERATIONS;
+    let add = |result: &mut Vec<Value>, toleration: Value| {
         if !result.contains(&toleration) {
             result.push(toleration);
         }
     };
+    let visible = LazyCell::new(|| visible_taints(cache));
     for (index, toleration) in json::items(source, &["tolerations"]).iter().enumerate() {
+        if is_enough(&result) {
+            break;
+        }
         let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, issues);
         match json::filled(&toleration, &["key"]) {
             Some(key) if is_reserved(key) => issues.deny(format!("spec.tolerations[{index}].key"), RESERVED),
-            Some(_) => add(toleration),
+            Some(_) => add(&mut result, toleration),
             None => {
-                for key in visible_taints(cache) {
+                for key in visible.iter() {
+                    if is_enough(&result) {
+                        break;
+                    }
                     let mut one = toleration.clone();
-                    json::set(&mut one, &["key"], key);
-                    add(one);
+                    json::set(&mut one, &["key"], key.clone());
+                    add(&mut result, one);
                 }
             }
         }
@@ -255,9 +267,15 @@ fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, V
     if terms.is_empty() {
         terms.push(json!({}));
     }
+    let mut count = 0;
     for term in &mut terms {
+        // They are denied beyond that.
+        if count > MOST_NODE_FIELDS {
+            break;
+        }
         let mut fields = json::items(term, &["matchFields"]).to_vec();
         fields.extend(repelling.iter().cloned());
+        count += fields.len();
         json::set(term, &["matchFields"], fields);
     }
     json::set(affinity, &NODE_TERMS, terms);

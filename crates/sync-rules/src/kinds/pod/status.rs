@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the kubelet has observed the current spec |
-//! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
+//! | conditions | the host's; those of readiness gates are the tenant's own, and the host gets their type and status; `berth.dev/Synced` = False while something is denied |
 //! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; as long as the host cannot follow, `berth.dev/Synced` is False |
 //! | `DisruptionTarget` | the tenant's once it is True: an eviction in the tenant, or a stop by a schedule; otherwise the host's |
 //! | qosClass | the tenant's, which was set when the pod was created and does not change |
@@ -333,24 +333,25 @@ fn stop(status: &mut Value, now: Timestamp) {
     }
 }
 
-/// Conditions of readiness gates, which the tenant decides, for the host pod; `None` if the host has them.
+/// Conditions of readiness gates, which the tenant decides, for the host pod; `None` if the host has them. The host's kubelet reads nothing but their
+/// status. Reasons and messages stay in the tenant: no API server limits how long they are, and on the host they would count towards no limit.
 pub fn host_status(tenant: &Value, host: &Value) -> Option<Value> {
-    let reported = |status: &Value, gate: &str| {
-        let condition = condition(status, gate)?;
-        let fields = ["type", "status", "reason", "message"];
-        Some(
-            fields
-                .iter()
-                .filter_map(|field| Some(((*field).to_owned(), condition.get(*field)?.clone())))
-                .collect(),
-        )
-    };
     let differing: Vec<Value> = gates(tenant)
         .into_iter()
         .filter_map(|gate| {
-            let wanted: serde_json::Map<String, Value> = reported(&tenant["status"], gate)?;
-            (reported(&host["status"], gate).as_ref() != Some(&wanted)).then_some(Value::Object(wanted))
+            let wanted = known_status(condition(&tenant["status"], gate)?);
+            let present = condition(&host["status"], gate).and_then(|condition| json::text(condition, &["status"]));
+            (present != Some(wanted)).then(|| json!({"type": gate, "status": wanted}))
         })
         .collect();
     (!differing.is_empty()).then(|| json!({"conditions": differing}))
+}
+
+/// The status of a condition. API servers take any text.
+fn known_status(condition: &Value) -> &'static str {
+    match json::text(condition, &["status"]) {
+        Some("True") => "True",
+        Some("False") => "False",
+        _ => "Unknown",
+    }
 }

@@ -2,9 +2,11 @@
 
 mod capability;
 mod class;
+mod gates;
 mod own_taint;
 mod property;
 mod schema;
+mod too_large;
 
 use super::*;
 use crate::model::{store::Stored, tenant::test_tenant};

@@ -135,6 +135,8 @@ fn trim(secret: &mut Value) {
         labels::TOKEN_NODE: annotation(labels::TOKEN_NODE),
         labels::TRUST_HASH: annotation(labels::TRUST_HASH),
         labels::CERTIFICATES: annotation(labels::CERTIFICATES),
+        labels::CERTIFICATE_BYTES: annotation(labels::CERTIFICATE_BYTES),
+        labels::BYTES: annotation(labels::BYTES),
     });
     let mut meta = |key: &str| secret["metadata"].get_mut(key).map(Value::take).unwrap_or_default();
     let metadata = json::object([

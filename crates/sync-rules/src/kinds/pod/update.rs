@@ -137,11 +137,20 @@ const OPENING: &[&str] = &[
     labels::NETWORK_INGRESS,
 ];
 
-/// A merge patch with the labels by which policies select the pod, without those that open more: nothing in it can be refused.
+/// A merge patch with the labels by which policies select the pod, without those that open more, and without annotations that are gone in the tenant or
+/// that its class no longer allows: nothing in it can be refused.
 pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
-    let mut changes = changed_entries(desired, live, "labels")?;
-    changes.retain(|key, value| labels::is_reserved(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
-    (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
+    let mut of_labels = changed_entries(desired, live, "labels").unwrap_or_default();
+    of_labels.retain(|key, value| labels::is_reserved(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
+    let mut of_annotations = changed_entries(desired, live, "annotations").unwrap_or_default();
+    of_annotations.retain(|key, value| value.is_null() && !labels::is_reserved(key));
+    let mut metadata = Map::new();
+    for (map, changes) in [("labels", of_labels), ("annotations", of_annotations)] {
+        if !changes.is_empty() {
+            metadata.insert(map.into(), changes.into());
+        }
+    }
+    (!metadata.is_empty()).then(|| json!({ "metadata": metadata }))
 }
 
 /// A merge patch that takes labels away that open the network. They return only by a write of the whole pod.
@@ -206,7 +215,13 @@ fn changed_entries(desired: &Value, live: &Value, map: &str) -> Option<Map<Strin
         .filter(|(key, value)| now.get(key) != Some(value))
         .map(|(key, value)| (key, value.into()))
         .collect();
-    changes.extend(removed(desired, live, map).into_iter().map(|key| (key, Value::Null)));
+    // What is on record may be gone already: the record is written when all is done.
+    let removed = removed(desired, live, map).into_iter();
+    changes.extend(
+        removed
+            .filter(|key| now.contains_key(key))
+            .map(|key| (key, Value::Null)),
+    );
     (!changes.is_empty()).then_some(changes)
 }
 
@@ -387,6 +402,24 @@ mod tests {
         let patch = closing_patch(&desired, &live).unwrap();
         let expected = json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
         assert_eq!(patch, json!({"metadata": {"labels": expected}}));
+    }
+
+    #[test]
+    fn annotations_that_are_no_longer_allowed_go_alone() {
+        let mut live = host("image", "1");
+        live["metadata"]["annotations"] = json!({"example.com/order": "o", "example.com/kept": "k"});
+        live["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&live).into();
+        live["metadata"]["annotations"]["sidecar"] = "injected".into();
+        let mut desired = live.clone();
+        desired["metadata"]["annotations"] = json!({"example.com/kept": "longer", "example.com/more": "m"});
+        desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
+        let patch = closing_patch(&desired, &live).unwrap();
+        assert_eq!(patch, json!({"metadata": {"annotations": {"example.com/order": null}}}));
+        live["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove("example.com/order");
+        assert_eq!(closing_patch(&desired, &live), None, "once, whatever is on record");
     }
 
     #[test]

@@ -4,16 +4,18 @@
 //! |---|---|
 //! | a node port or a load balancer | if the type no longer has it, if no port stays, or if of the networks that may connect none stays. It comes back with the rest of the change. A load balancer whose Service keeps its node ports goes alone: a port that is released could be another Service's then |
 //! | a port | if none has its number and protocol any more. Where it leads to, and its node port, change with the rest. The last one stays inside |
-//! | networks that may connect to a load balancer | those that are in none of the new ones |
+//! | networks that may connect to a load balancer | those that are in none of the new ones. The same networks in another order, or divided, are nothing lost |
+//! | all pods | if its endpoints change too often, and there is no room for the rest |
 //!
 //! What is written is made of the host's Service, so that nothing of the change gets through before its turn, but for networks: these become the new ones
-//! if all of them are within those before. What the Service selects changes with the rest.
+//! if all of them are within those before. What the Service selects otherwise changes with the rest.
 
-use super::{SPEC, allocation, close_to_outside};
+use super::{SPEC, allocation, close_to_outside, selects_nothing};
 use crate::{
     model::json,
     translation::{fields::Rule, metadata},
 };
+use berth_api::labels;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
@@ -55,6 +57,11 @@ pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
     } else if let Some(networks) = networks.filter(|networks| !networks.is_empty()) {
         service["spec"][RANGES] = networks.into();
     }
+    if selects_nothing(desired)
+        && let Some(selector) = service["spec"].get_mut("selector").and_then(Value::as_object_mut)
+    {
+        selector.insert(labels::ENDPOINTS.into(), labels::ENDPOINTS_NONE.into());
+    }
     (service["spec"] != before).then_some(service)
 }
 
@@ -88,24 +95,45 @@ fn remaining_networks(desired: &Value, live: &Value) -> Option<Vec<Value>> {
     if allocation::kind(live) != "LoadBalancer" || wanted.is_empty() {
         return Some(present.to_vec());
     }
-    if present.is_empty() || wanted.iter().all(|network| is_within(network, present)) {
+    let (of_wanted, of_present) = (Networks::new(wanted), Networks::new(present));
+    // Otherwise another order of the same networks would be a write that does not wait, and the order before another one.
+    if !present.is_empty() && present.iter().all(|network| of_wanted.hold(network)) {
+        return Some(present.to_vec());
+    }
+    if present.is_empty() || wanted.iter().all(|network| of_present.hold(network)) {
         return Some(wanted.to_vec());
     }
-    let kept = present.iter().filter(|network| is_within(network, wanted));
+    let kept = present.iter().filter(|network| of_wanted.hold(network));
     let kept: Vec<Value> = kept.cloned().collect();
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Whether a network is one of others, or within one of them. One that cannot be read is compared as text.
-fn is_within(network: &Value, others: &[Value]) -> bool {
-    let read = |value: &Value| value.as_str()?.trim().parse::<IpNet>().ok();
-    let inner = read(network);
-    let contains = |other: &Value| {
-        inner
-            .zip(read(other))
-            .is_some_and(|(inner, other)| other.contains(&inner))
-    };
-    others.iter().any(|other| other == network || contains(other))
+/// Networks as a Service names them.
+struct Networks<'a> {
+    listed: &'a [Value],
+    /// Those that can be read. Neighbours are one.
+    merged: Vec<IpNet>,
+}
+
+impl<'a> Networks<'a> {
+    fn new(listed: &'a [Value]) -> Self {
+        let readable: Vec<IpNet> = listed.iter().filter_map(read).collect();
+        Self {
+            listed,
+            merged: IpNet::aggregate(&readable),
+        }
+    }
+
+    /// Whether they have all addresses of a network. One that cannot be read is compared as text.
+    fn hold(&self, network: &Value) -> bool {
+        let inner = read(network);
+        let is_in = |outer: &IpNet| inner.is_some_and(|inner| outer.contains(&inner));
+        self.listed.contains(network) || self.merged.iter().any(is_in)
+    }
+}
+
+fn read(network: &Value) -> Option<IpNet> {
+    network.as_str()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -198,6 +226,38 @@ mod tests {
         let open = balancer(&[80], &[]);
         let narrowed = narrowed(&balancer(&[80], &["10.0.0.0/8"]), &open).unwrap();
         assert_eq!(narrowed["spec"], balancer(&[80], &["10.0.0.0/8"])["spec"]);
+    }
+
+    #[test]
+    fn the_same_networks_in_other_words_wait() {
+        let live = balancer(&[80], &["10.0.0.0/8", "192.0.2.0/24"]);
+        for networks in [
+            &["192.0.2.0/24", "10.0.0.0/8"][..],
+            &["10.0.0.0/8", "192.0.2.0/24", "10.0.0.0/8", "10.1.0.0/16"],
+            &["10.0.0.0/9", "10.128.0.0/9", "192.0.2.0/25", "192.0.2.128/25"],
+        ] {
+            assert_eq!(narrowed(&balancer(&[80], networks), &live), None, "{networks:?}");
+        }
+        let divided = balancer(&[80], &["10.0.0.0/9", "10.128.0.0/9"]);
+        let narrowed = narrowed(&balancer(&[80], &["10.64.0.0/10", "10.128.0.0/9"]), &divided).unwrap();
+        assert_eq!(narrowed["spec"][RANGES], json!(["10.64.0.0/10", "10.128.0.0/9"]));
+    }
+
+    #[test]
+    fn a_service_that_is_closed_selects_no_pod_at_once() {
+        let mut live = balancer(&[80], &[]);
+        let mut closed = balancer(&[80, 81], &[]);
+        closed["spec"]["selector"] = json!({"app": "b", (labels::ENDPOINTS): labels::ENDPOINTS_NONE});
+        let narrowed = narrowed(&closed, &live).unwrap();
+        live["spec"]["selector"][labels::ENDPOINTS] = labels::ENDPOINTS_NONE.into();
+        assert_eq!(narrowed["spec"], live["spec"]);
+        assert_eq!(super::narrowed(&closed, &narrowed), None, "the rest waits");
+        live["spec"].as_object_mut().unwrap().remove("selector");
+        assert_eq!(
+            super::narrowed(&closed, &live),
+            None,
+            "the host makes no endpoints for it"
+        );
     }
 
     #[test]

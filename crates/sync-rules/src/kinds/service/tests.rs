@@ -356,14 +356,13 @@ fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
     let name = Name::new("shop", "web");
     let service = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.7.7", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
-    assert!(Services.translate(&cache, &name, &service).is_ok() && !Services.reduces_at_once(&cache, &name));
+    let open = Services.translate(&cache, &name, &service).unwrap().object;
     cache.endpoint_changes().close(&name);
     let denied = Services.translate(&cache, &name, &service).unwrap_err();
     assert_eq!(denied.len(), 1);
     assert_eq!(denied[0].field, "spec.selector");
     let message = denied[0].to_string();
     assert!(message.contains("spec.limits.endpointChangesPerSecond"), "{message}");
-    assert!(Services.reduces_at_once(&cache, &name));
     let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
         panic!("it is not reduced");
     };
@@ -374,6 +373,19 @@ fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
     assert_eq!(
         (&reduced["spec"]["type"], &reduced["spec"]["ports"][0]["nodePort"]),
         (&json!("NodePort"), &json!(30080))
+    );
+    let is_at_once = |version: u64, mut on_host: Value| {
+        on_host["metadata"]["resourceVersion"] = version.to_string().into();
+        cache
+            .stores
+            .host(KindId::Service)
+            .written(name.clone(), Stored::from(on_host));
+        Services.reduces_at_once(&cache, &name, &reduced)
+    };
+    assert!(is_at_once(1, open));
+    assert!(
+        !is_at_once(2, reduced.clone()),
+        "it is closed, and what its team changes while it is waits"
     );
 }
 
@@ -431,7 +443,7 @@ fn a_way_in_that_is_taken_away_does_not_wait_for_its_turn() {
             .stores
             .host(KindId::Service)
             .written(name.clone(), Stored::new(&host));
-        Services.reduces_at_once(&cache, &name)
+        Services.reduces_at_once(&cache, &name, &json!({"spec": {"type": "ClusterIP"}}))
     };
     assert!(stored(1, "LoadBalancer"));
     assert!(stored(2, "NodePort"));

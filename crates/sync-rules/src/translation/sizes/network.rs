@@ -45,6 +45,11 @@ pub const SERVICE: &[SizeLimit] = &[
     },
 ];
 
+/// Most peers by ports of a NetworkPolicy on the host.
+pub const MOST_PEERS: usize = 10_000;
+/// Most networks that are excepted from them.
+pub const MOST_EXCEPTED: usize = 10_000;
+
 /// Limits of the rules of a NetworkPolicy.
 pub const NETWORK_POLICY_RULES: &[SizeLimit] = &[
     // Network plug-ins make an entry of each. A peer becomes one for each network of the TenantCluster that it lies in.
@@ -55,7 +60,7 @@ pub const NETWORK_POLICY_RULES: &[SizeLimit] = &[
             ("spec.egress[]", ["to[]", "ports[]"]),
         ]),
         in_tenant: 5_000,
-        on_host: 10_000,
+        on_host: MOST_PEERS,
         why: "every node with a pod that the policy selects has a rule for each peer at each port",
     },
     // Translation adds the networks that are blocked for the tenant.
@@ -66,7 +71,7 @@ pub const NETWORK_POLICY_RULES: &[SizeLimit] = &[
             entries: &["ipBlock.except[]"],
         },
         in_tenant: 1_000,
-        on_host: 10_000,
+        on_host: MOST_EXCEPTED,
         why: "every node with a pod that the policy selects has a rule for each of them",
     },
     SizeLimit {

@@ -25,6 +25,14 @@ const POD_TERMS: &[&str] = &[
     "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm",
 ];
 
+/// Most terms of node affinity on the host. Translation makes no more than one beyond each of these limits: what a tenant writes can become a thousand times as
+/// much.
+pub const MOST_NODE_TERMS: usize = 2_000;
+/// Most `matchFields` in all of them.
+pub const MOST_NODE_FIELDS: usize = 20_000;
+/// Most tolerations on the host.
+pub const MOST_TOLERATIONS: usize = 500;
+
 const SCHEDULER: &str = "the host's scheduler, which all tenants share, compares each with every node";
 const PODS_AND_NODES: &str = "the host's scheduler, which all tenants share, compares each with the pods of every node";
 const NODE: &str = "nodes and API servers keep them in memory and go through all of them";
@@ -167,7 +175,7 @@ pub const POD: &[SizeLimit] = &[
             ],
         },
         in_tenant: 250,
-        on_host: 2_000,
+        on_host: MOST_NODE_TERMS,
         why: SCHEDULER,
     },
     SizeLimit {
@@ -188,7 +196,7 @@ pub const POD: &[SizeLimit] = &[
             entries: &["matchFields[]"],
         },
         in_tenant: 250,
-        on_host: 20_000,
+        on_host: MOST_NODE_FIELDS,
         why: SCHEDULER,
     },
     // Lists of nodes by name.
@@ -278,7 +286,7 @@ pub const RUNNING_POD: &[SizeLimit] = &[
             entries: &["tolerations[]"],
         },
         in_tenant: 100,
-        on_host: 500,
+        on_host: MOST_TOLERATIONS,
         why: SCHEDULER,
     },
 ];

@@ -6,10 +6,11 @@ use crate::engine::{
     test_engine::{sync_of_kind, tenant},
     to_host::ObjectSync,
     turns::Turn,
+    update::{FULL_WAIT, REFUSED},
 };
 use berth_api::{SyncPolicy, labels, pod_labels};
 use berth_sync_rules::model::{
-    KindId, Tenant,
+    HostLimits, KindId, Tenant,
     resource::{Name, Side},
     store::Stored,
 };
@@ -36,8 +37,14 @@ fn put_pod(scripted: &Scripted, metadata: &Value) {
 
 /// A pod that was open and had everything that is known of it when it began to end on the host.
 fn ending_pod(grace_seconds: u32) -> Scripted {
+    ending_pod_of(grace_seconds, HostLimits::default())
+}
+
+/// The same in a tenant with these limits.
+fn ending_pod_of(grace_seconds: u32, host_limits: HostLimits) -> Scripted {
     let tenant = Tenant {
         host_account: "account".into(),
+        host_limits,
         ..tenant(SyncPolicy::default())
     };
     let scripted = Scripted::new(tenant, |_| None);
@@ -150,6 +157,25 @@ async fn a_label_waits_for_its_turn_and_what_isolates_does_not() {
         }
         assert_eq!(written(&scripted), [closed], "{is_full}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_for_which_there_is_no_room_is_taken_away_and_tried_again() {
+    let scripted = ending_pod_of(
+        30,
+        HostLimits {
+            bytes: 1,
+            ..HostLimits::default()
+        },
+    );
+    put_policy(&scripted, "longer");
+    put_pod(&scripted, &ending(30, "longer"));
+    let outcome = reconcile(&scripted).await;
+    let mut closed = isolated();
+    closed[pod_labels::host_key("app")] = Value::Null;
+    assert_eq!(written(&scripted), [closed]);
+    assert_eq!(outcome.result, REFUSED);
+    assert!(outcome.requeue_after.is_some_and(|after| after <= FULL_WAIT));
 }
 
 #[tokio::test(start_paused = true)]

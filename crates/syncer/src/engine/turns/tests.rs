@@ -126,7 +126,7 @@ async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
     for _ in 0..3 {
         let begun = turns.begin(&pod);
         assert!(is_now(turns.ask(&pod, LARGEST)));
-        turns.keep(&pod, LARGEST);
+        turns.keep(&pod, LARGEST, 0);
         turns.end(&pod, begun, Keeps::All);
     }
     assert!(turns.take_soon(31 * LARGEST).unwrap().is_zero(), "it was taken once");
@@ -135,16 +135,67 @@ async fn a_pod_that_waits_for_a_place_keeps_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_has_grown_takes_the_rest_as_well() {
+async fn an_object_that_has_grown_a_little_takes_the_rest_as_well() {
     let turns = used_up().await;
     let pod = key("a", "pod");
-    assert!(!is_now(turns.ask(&pod, 100_000)));
+    assert!(!is_now(turns.ask(&pod, LARGEST)));
     turns.next(LARGE_LINE).await;
-    assert!(is_now(turns.ask(&pod, LARGEST)));
+    assert!(is_now(turns.ask(&pod, LARGEST + KEEPS_TURN)));
+    turns.take(LARGEST);
     let start = Instant::now();
     assert!(!is_now(turns.ask(&pod, LARGEST)));
     turns.next(LARGE_LINE).await;
-    assert!(start.elapsed() > Duration::from_millis(1800));
+    assert!(start.elapsed() > Duration::from_millis(1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_become_large_while_they_wait_for_a_place_wait_for_another_turn() {
+    let turns = used_up().await;
+    let pods = [0, 1, 2].map(|number| key("a", &number.to_string()));
+    for pod in &pods {
+        let begun = turns.begin(pod);
+        assert!(is_now(turns.ask(pod, 2000)), "a small one");
+        turns.keep(pod, 2000, 0);
+        turns.end(pod, begun, Keeps::All);
+    }
+    for pod in &pods {
+        let begun = turns.begin(pod);
+        assert!(!is_now(turns.ask(pod, LARGEST)));
+        turns.end(pod, begun, Keeps::Requests);
+    }
+    let start = Instant::now();
+    for _ in &pods {
+        turns.next(LARGE_LINE).await;
+    }
+    assert!(start.elapsed() >= Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_comes_while_its_pod_is_reconciled_is_not_lost() {
+    let turns = used_up().await;
+    let pod = key("a", "pod");
+    turns.keep(&pod, 2000, 0);
+    let begun = turns.begin(&pod);
+    assert!(!is_now(turns.ask(&pod, LARGEST)), "it has grown");
+    turns.next(LARGE_LINE).await;
+    turns.end(&pod, begun, Keeps::Requests);
+    assert!(is_now(turns.ask(&pod, LARGEST)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_becomes_smaller_and_larger_while_it_waits_takes_nothing_more() {
+    let turns = whole_turns().await;
+    let pod = key("a", "pod");
+    for bytes in [KEEPS_TURN, 1000].into_iter().cycle().take(100) {
+        let begun = turns.begin(&pod);
+        let granted = turns.granted(&pod);
+        assert!(is_now(turns.ask(&pod, bytes)));
+        turns.keep(&pod, bytes, granted);
+        turns.end(&pod, begun, Keeps::All);
+    }
+    let rest = SMALL_ALLOWANCE - KEEPS_TURN;
+    let pace = lock(&turns.small.pace);
+    assert!(pace.has(rest, now()) && !pace.has(rest + 1, now()));
 }
 
 /// Reconciles the budget of an application.

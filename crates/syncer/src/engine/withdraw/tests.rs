@@ -5,13 +5,16 @@ use crate::engine::{
     scripted::{Failure, Scripted},
     test_engine::tenant,
 };
-use berth_api::SyncPolicy;
+use berth_api::{SyncPolicy, labels, pod_labels::host_key};
 use berth_sync_rules::model::{
     KindId, Tenant,
     resource::{Key, Name, Side},
 };
 use serde_json::json;
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 /// All that can become of a status that the tenant does not take.
 const FAILURES: [Failure; 4] = [
@@ -155,17 +158,63 @@ async fn an_error_of_the_host_comes_before_that_of_the_tenant() {
     assert!(scripted.first("tenant PATCH", "/pods/a/status").is_some());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_policy_that_waits_is_narrowed_before_the_tenant_reads_that_it_waits() {
-    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
-    let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
-    let key = put(&scripted, KindId::NetworkPolicy, policy, json!({"spec": {}}));
+/// Others wait for their turns from now on.
+fn use_up_turns(scripted: &Scripted) {
     let others = (0..).map(|number: u32| KindId::Pod.key(Name::new("team", &number.to_string())));
     for other in others {
         if scripted.engine.turns.ask(&other, 8 << 10) == (Turn::Later { takes_long: true }) {
             break;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_policy_that_waits_has_lost_is_tried_again_soon_if_the_host_did_not_answer() {
+    for (code, is_soon) in [(500, true), (403, false)] {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), move |call| {
+            call.starts_with("host GET").then_some(Failure::Refused(code))
+        });
+        let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
+        let key = put(&scripted, KindId::NetworkPolicy, policy, json!({"spec": {}}));
+        use_up_turns(&scripted);
+        reconcile(&scripted, &key).await.unwrap();
+        let queue = scripted.engine.queue_of(key.kind);
+        let next = tokio::time::timeout(Duration::from_secs(30), queue.take()).await;
+        assert_eq!(next.is_ok_and(|taken| taken.key.0 == key), is_soon, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_loses_its_ways_in_although_the_host_refuses_what_it_is_reduced_to() {
+    let is_refused = AtomicBool::new(false);
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), move |call| {
+        let is_write = call.starts_with("host PATCH") && call.ends_with("/services/a");
+        (is_write && !is_refused.swap(true, Ordering::Relaxed)).then_some(Failure::Refused(422))
+    });
+    let service = |label: &str| {
+        let ports = json!([{"port": 80, "nodePort": 30080}]);
+        json!({"spec": {"type": "LoadBalancer", "clusterIP": "10.96.7.7", "selector": {label: "a"}, "ports": ports}})
+    };
+    let live = service("pod.berth.dev/app");
+    let key = put(&scripted, KindId::Service, service("app"), live.clone());
+    scripted.serve("/services/a", live);
+    let result = reconcile(&scripted, &key).await;
+    assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+    let written = scripted.sent("host PATCH", "/services/a");
+    let types: Vec<&Value> = written.iter().map(|service| &service["spec"]["type"]).collect();
+    assert_eq!(
+        types,
+        [&Value::Null, &json!("ClusterIP")],
+        "what was refused is not kept here"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_waits_is_narrowed_before_the_tenant_reads_that_it_waits() {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
+    let key = put(&scripted, KindId::NetworkPolicy, policy, json!({"spec": {}}));
+    use_up_turns(&scripted);
     reconcile(&scripted, &key).await.unwrap();
     let narrowed = scripted.first("host GET", "/networkpolicies/a").unwrap();
     let reported = scripted.first("tenant", "").unwrap();
@@ -196,4 +245,38 @@ async fn an_ingress_is_withdrawn_before_a_thousand_others_whose_statuses_nobody_
     let scripted = without_statuses(tenant(SyncPolicy::default()), Failure::Silence);
     let key = put(&scripted, KindId::Ingress, ingress.clone(), json!({"spec": {}}));
     leaves_soon(scripted, key, ingress, "/ingresses/a").await;
+}
+
+/// Only what is denied is left out of it: the rest can be as long as an object may be, and a tenant may have any number of such pods.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_denied_is_closed_and_does_not_grow_once_the_tenant_has_no_room() {
+    const NOTE: &str = "simulation.berth.dev/note";
+    let [egress, ingress] = [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS];
+    let app = host_key("app");
+    for (limit, has_room, has_room_for_labels) in [(512 << 20, true, true), (1 << 10, false, true), (1, false, false)] {
+        let mut tenant = tenant(SyncPolicy::default());
+        tenant.host_limits.bytes = limit;
+        let scripted = Scripted::new(tenant, |_| None);
+        let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}});
+        let quarantine = Name::new("team", "quarantine");
+        scripted.put(Side::Tenant, KindId::NetworkPolicy, &quarantine, policy);
+        let (mut pod, host) = pods(&json!({"hostNetwork": true}), Some("gpu-1"));
+        pod["metadata"] = json!({"labels": {"app": "db"}, "annotations": {NOTE: "a".repeat(10 << 10)}});
+        let key = put(&scripted, KindId::Pod, pod, host);
+        let applied = format!("labels={egress},{ingress};annotations=;gates=");
+        let open = json!({egress: labels::NETWORK_OPEN, ingress: labels::NETWORK_OPEN});
+        let live = json!({"metadata": {"labels": open, "annotations": {labels::APPLIED_KEYS: applied}}, "spec": {}});
+        scripted.serve("/pods/a", live);
+        reconcile(&scripted, &key).await.unwrap();
+        let written = scripted.sent("host PATCH", "/pods/a");
+        let [patch] = written.as_slice() else {
+            panic!("{limit}: {written:?}")
+        };
+        let metadata = &patch["metadata"];
+        for label in [egress, ingress] {
+            assert_eq!(metadata["labels"].get(label), Some(&Value::Null), "{limit} {label}");
+        }
+        assert_eq!(metadata["labels"][&app].is_string(), has_room_for_labels, "{limit}");
+        assert_eq!(metadata["annotations"][NOTE].is_string(), has_room, "{limit}");
+    }
 }

@@ -151,3 +151,12 @@ fn refresh_times_are_read_from_the_secret() {
     let broken = json!({"metadata": {"annotations": {labels::CERTIFICATES: "no JSON"}}});
     assert!(refresh_times(&broken).is_empty());
 }
+
+#[test]
+fn sizes_are_those_of_the_files_in_a_secret() {
+    let files = json!({"certificate-0-0-key": "k".repeat(30), "certificate-0-0-chain": "c".repeat(31)});
+    assert_eq!(bytes_of(files.as_object().unwrap()), 19 + 40 + 6 + 21 + 44 + 6);
+    let secret = json!({"metadata": {"annotations": {labels::CERTIFICATE_BYTES: "{\"0-0\":136}"}}});
+    assert_eq!(sizes(&secret), Sizes::from([("0-0".to_owned(), 136)]));
+    assert!(sizes(&json!({})).is_empty());
+}

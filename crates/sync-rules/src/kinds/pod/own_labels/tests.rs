@@ -183,3 +183,18 @@ fn a_node_that_leaves_captures_no_pods() {
     resolve(&cache, &mut selector, &mut spec);
     assert_eq!(Value::from(selector), asked);
 }
+
+#[test]
+fn no_more_terms_are_made_than_show_that_they_are_too_many() {
+    let cache = cache_of((0..100).map(|number| (format!("n{number}"), json!({"color": "blue"}))));
+    let term = json!({"matchExpressions": [requirement("color", "Exists", &[])]});
+    let made = |terms: usize| {
+        let mut affinity = json!({});
+        json::set(&mut affinity, &NODE_TERMS, vec![term.clone(); terms]);
+        let mut spec = Map::from_iter([("affinity".to_owned(), affinity)]);
+        resolve(&cache, &mut Map::new(), &mut spec);
+        json::items(&spec["affinity"], &NODE_TERMS).len()
+    };
+    assert_eq!([made(1), made(20)], [100, MOST_NODE_TERMS]);
+    assert_eq!(made(1000), MOST_NODE_TERMS + 1);
+}
