@@ -45,6 +45,7 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// Pause before checking again whether deleted objects are gone.
 const POLL: Duration = Duration::from_millis(500);
@@ -252,9 +253,12 @@ async fn delete_pods(
         .filter(|pod| pod.metadata.deletion_timestamp.is_some())
         .collect();
     let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
-    if is_cut || terminating.len() < count {
+    let uid = cluster.uid().unwrap_or_default();
+    let (tenants, now) = (&context.tenants, Instant::now());
+    if terminating.len() < count || (is_cut && tenants.may_have_other_pods(&uid, now)) {
         let deleted = delete_all(&context.client, &pods).await;
         deleted.map_err(api("delete the tenant's pods"))?;
+        tenants.note_pods_deleted(&uid, Instant::now());
     }
     let max_grace_seconds = max_grace_seconds(context, cluster);
     let removes = are_scrubbed(context, cluster);

@@ -27,11 +27,29 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 /// Reconciles in a row that may end before they look at the components. A tenant that falls asleep and is woken at once needs four.
 const MOST_EARLY_ENDS: u32 = 5;
+/// Pause before all pods of a tenant under deletion are deleted once more, as long as there are more than are looked at. The API server goes through all of
+/// them, one after the other, and the reconcile has its slot meanwhile.
+const DELETE_PODS_AGAIN: Duration = Duration::from_secs(30);
+
+/// Tenants whose objects of withdrawn kinds are deleted at the same time. Kinds that never answer must not take all of what the host serves of control's
+/// requests at a time.
+pub(super) const KIND_DELETIONS: u32 = 16;
+
+/// Turns of tenants whose objects of kinds are deleted that their class lists no more.
+#[derive(Debug)]
+pub(super) struct KindDeletions(pub(super) Semaphore);
+
+impl Default for KindDeletions {
+    fn default() -> Self {
+        Self(Semaphore::new(KIND_DELETIONS as usize))
+    }
+}
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -172,6 +190,8 @@ pub struct Tenants {
     in_shared_pause: Mutex<Vec<PlannedTenant>>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
+    /// When all pods of tenants under deletion were deleted last.
+    pods_deleted_at: Mutex<BTreeMap<String, Instant>>,
     /// Objects of the ConfigMaps that classes name.
     pub(super) manifests: ParsedManifests,
     /// The last list of Projects.
@@ -180,6 +200,8 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
+    /// Whose objects of withdrawn kinds are deleted now.
+    pub(super) kind_deletions: KindDeletions,
 }
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.
@@ -244,6 +266,18 @@ impl Tenants {
         lock(&self.memory).remove(uid);
         lock(&self.groups).remove(uid);
         lock(&self.workloads_gone).remove(uid);
+        lock(&self.pods_deleted_at).remove(uid);
+    }
+
+    /// Whether all pods of a tenant under deletion have to be deleted once more, if those that were looked at are being deleted.
+    pub(super) fn may_have_other_pods(&self, uid: &str, now: Instant) -> bool {
+        let deleted_at = lock(&self.pods_deleted_at).get(uid).copied();
+        deleted_at.is_none_or(|deleted_at| now.duration_since(deleted_at) >= DELETE_PODS_AGAIN)
+    }
+
+    /// Notes that all pods of a tenant under deletion were deleted.
+    pub(super) fn note_pods_deleted(&self, uid: &str, now: Instant) {
+        lock(&self.pods_deleted_at).insert(uid.to_owned(), now);
     }
 
     /// Keeps what a plan says of node groups. Returns the UIDs of the tenants for which that changed.

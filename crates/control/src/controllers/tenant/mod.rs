@@ -172,7 +172,7 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         None => Box::pin(apply::apply(context, &nodes, host)).await,
     };
     tenant.memory.note_whole_reconcile();
-    if outcome.errors().into_iter().any(|error| !error.is_of_tenant()) {
+    if outcome.errors().into_iter().any(TenantError::may_lack_objects) {
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }

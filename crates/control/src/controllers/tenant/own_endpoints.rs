@@ -5,7 +5,7 @@
 
 use crate::{
     apply::delete_several,
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{NetworkLimits, names::TenantId};
 use berth_runtime::watched::{PAGE, Watched, list_page};
@@ -63,7 +63,7 @@ fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
     addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
 }
 
-/// Deletes the slices that must go, page by page.
+/// Deletes the slices that must go, page by page. One that cannot be deleted keeps no other one, and one that is being deleted is left to those who hold it.
 async fn delete_those<K>(
     client: &Client,
     tenant: &TenantId,
@@ -78,6 +78,7 @@ where
     let slices: Slices = Api::namespaced(client.clone(), &namespace);
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
+    let mut failed = FirstError::<ReconcileError>::default();
     loop {
         let page = list_page(&listed, &mut params)
             .await
@@ -85,12 +86,13 @@ where
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
         let found = page.items.into_iter().filter_map(|slice| {
             let metadata = slice.meta().clone();
-            must_go(slice).then_some(metadata)
+            (metadata.deletion_timestamp.is_none() && must_go(slice)).then_some(metadata)
         });
-        delete_several(&slices, found)
-            .await
-            .map_err(api("delete the tenant's own EndpointSlices"))?;
-        let Some(token) = next else { return Ok(()) };
+        let deleted = delete_several(&slices, found).await;
+        failed.note(deleted.map_err(api("delete the tenant's own EndpointSlices")));
+        let Some(token) = next else {
+            return failed.into_result();
+        };
         params = params.continue_token(&token);
     }
 }

@@ -25,9 +25,17 @@ use std::{
     sync::{MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::time::timeout;
 
 /// Reason if control may not delete the objects.
 const NOT_PERMITTED: &str = "WithdrawnKindsNotPermitted";
+/// Reason if the host does not answer in time.
+const SLOW: &str = "WithdrawnKindsSlow";
+/// Time for the objects of one tenant in its turn. What serves a kind, or converts its objects, may be gone from the host with the entry in the class, and
+/// never answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The same with the time in which it waits for its turn.
+const LIMIT_WITH_WAIT: Duration = Duration::from_secs(15);
 /// Objects of which the names are listed at a time.
 const PAGE: u32 = 500;
 /// Pause before control looks whether all of them are gone.
@@ -51,15 +59,15 @@ pub(super) async fn record_and_delete(
         None => recorded_settings::load_kinds(context, tenant).await?,
     };
     let withdrawn = WithdrawnKinds::of(&recorded, &settings.sync.kinds);
-    record(tenant, settings, withdrawn.all()).await?;
+    record(tenant, settings, withdrawn.all(), false).await?;
     if withdrawn.all().is_empty() {
         return Ok(Ok(()));
     }
     if let Err(error) = revoke(context, tenant, settings).await {
         return Ok(Err(error));
     }
-    let (left, deleted) = delete_all(context, tenant, withdrawn).await;
-    record(tenant, settings, left).await?;
+    let (left, deleted) = delete_in_turn(context, tenant, withdrawn).await;
+    record(tenant, settings, left, true).await?;
     Ok(deleted)
 }
 
@@ -69,13 +77,19 @@ fn known_kinds(tenant: &Tenant) -> MutexGuard<'_, Option<RecordedKinds>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn record(tenant: &Tenant, settings: &Settings, withdrawn: Vec<SyncedKind>) -> Result<(), ReconcileError> {
+async fn record(
+    tenant: &Tenant,
+    settings: &Settings,
+    withdrawn: Vec<SyncedKind>,
+    is_revoked: bool,
+) -> Result<(), ReconcileError> {
     // What a request has done that failed is not known.
     *known_kinds(tenant) = None;
     recorded_settings::record(tenant, settings, &withdrawn).await?;
     *known_kinds(tenant) = Some(RecordedKinds {
         listed: settings.sync.kinds.clone(),
         withdrawn,
+        is_revoked,
     });
     Ok(())
 }
@@ -85,6 +99,40 @@ async fn revoke(context: &TenantContext, tenant: &Tenant, settings: &Settings) -
     let rules = context.kinds.syncer_rules(&settings.sync).await?;
     let (_, [(role, _), _]) = host_objects::syncer_identity(&tenant.cluster, &tenant.id, &rules);
     Ok(tenant.memory.host.apply(&role).await?)
+}
+
+/// As [`delete_all`], in the turn of the tenant and in limited time. Others have the slot meanwhile. One that gets no turn has failed as well: with kinds that
+/// do not answer its condition would change from one reconcile to the next.
+async fn delete_in_turn(
+    context: &TenantContext,
+    tenant: &Tenant,
+    withdrawn: WithdrawnKinds,
+) -> (Vec<SyncedKind>, Deleted) {
+    let all = withdrawn.all();
+    let deletion = async {
+        // It fails if the semaphore is closed, which nothing does.
+        let _turn = context.tenants.kind_deletions.0.acquire().await.ok();
+        timeout(LIMIT, delete_all(context, tenant, withdrawn)).await.ok()
+    };
+    let done = tenant.slot.lend(LIMIT_WITH_WAIT, Box::pin(deletion)).await;
+    done.flatten().unwrap_or_else(|| {
+        let late = describe_late(&all, &tenant.id.workload_namespace());
+        (all, Err(late))
+    })
+}
+
+fn describe_late(kinds: &[SyncedKind], namespace: &str) -> ReconcileError {
+    let names: Vec<String> = { kinds.iter() }
+        .map(|kind| format!("{}.{}", kind.resource, kind.group))
+        .collect();
+    ReconcileError::Blocked {
+        reason: SLOW,
+        message: format!(
+            "the host did not list and delete in time all objects of kinds that the class does not list any more: {}; objects of the tenant that are \
+             left in {namespace} stay in effect. Look whether what serves these kinds on the host, or converts their objects, answers",
+            names.join(", ")
+        ),
+    }
 }
 
 /// Deletes the objects of these kinds. Returns the kinds of which the host may have objects even so.
