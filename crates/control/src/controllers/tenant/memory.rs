@@ -71,6 +71,8 @@ pub struct TenantMemory {
     pub(super) host_usage_read_at: Mutex<Option<Instant>>,
     /// What is known of its syncer.
     pub(super) syncer: Mutex<SyncerReport>,
+    /// Since when its syncer is probed and is not ready.
+    unready_since: Mutex<Option<Instant>>,
     /// Hash of the rules of its class that its syncer has enforced; none if that is not known.
     enforced_rules: Mutex<Option<String>>,
     /// Whether it sleeps, and its objects on the host may follow earlier rules of its class.
@@ -114,6 +116,16 @@ impl TenantMemory {
         lock(&self.syncer).is_ready = is_ready;
     }
 
+    /// Notes what a probe of the tenant's syncer says. Returns for how long it has not been ready.
+    pub(super) fn note_probe(&self, is_ready: bool, now: Instant) -> Duration {
+        let mut since = lock(&self.unready_since);
+        if is_ready {
+            *since = None;
+            return Duration::ZERO;
+        }
+        now.duration_since(*since.get_or_insert(now))
+    }
+
     /// Whether the tenant's syncer has enforced the rules with this hash.
     pub(super) fn follows(&self, rules: &str) -> bool {
         lock(&self.enforced_rules).as_deref() == Some(rules)
@@ -145,6 +157,9 @@ impl TenantMemory {
 
     /// Notes that its components were stopped, or that some are about to be started. Returns whether that was noted before.
     pub(super) fn note_stopped(&self, is_stopped: bool) -> bool {
+        if is_stopped {
+            *lock(&self.unready_since) = None;
+        }
         self.is_stopped.swap(is_stopped, Ordering::Relaxed) == is_stopped
     }
 
@@ -226,6 +241,7 @@ impl Tenants {
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),
                 syncer: Mutex::default(),
+                unready_since: Mutex::default(),
                 enforced_rules: Mutex::default(),
                 is_outdated: AtomicBool::new(true),
                 is_stopped: AtomicBool::new(false),
@@ -338,5 +354,41 @@ impl Tenants {
     /// Whether [`Tenants::set_workloads_gone`] was called.
     pub fn workloads_gone(&self, uid: &str) -> bool {
         lock(&self.workloads_gone).contains(uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, ScriptedApi};
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_syncer_is_not_ready_since_the_first_probe_that_says_so() {
+        let host = ScriptedApi::new("host", &Script::default());
+        let memory = Tenants::default().of("uid", &host.client());
+        let probe = |is_ready| memory.note_probe(is_ready, Instant::now());
+        let pause = Duration::from_secs(10);
+        assert_eq!(probe(false), Duration::ZERO);
+        advance(pause).await;
+        assert_eq!(probe(false), pause);
+        assert_eq!(probe(true), Duration::ZERO);
+        advance(pause).await;
+        assert_eq!(probe(false), Duration::ZERO);
+        // The next start is another one.
+        memory.note_stopped(true);
+        advance(pause).await;
+        assert_eq!(probe(false), Duration::ZERO);
+    }
+
+    #[test]
+    fn all_pods_are_deleted_again_after_a_while() {
+        let (tenants, now) = (Tenants::default(), Instant::now());
+        assert!(tenants.may_have_other_pods("uid", now));
+        tenants.note_pods_deleted("uid", now);
+        assert!(!tenants.may_have_other_pods("uid", now + DELETE_PODS_AGAIN / 2));
+        assert!(tenants.may_have_other_pods("uid", now + DELETE_PODS_AGAIN));
+        tenants.forget("uid");
+        assert!(tenants.may_have_other_pods("uid", now));
     }
 }
