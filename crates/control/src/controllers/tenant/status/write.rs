@@ -57,6 +57,26 @@ pub(in super::super) async fn write_unless_changed<T: PartialEq>(
     Ok(false)
 }
 
+/// As [`write_unless_changed`], of what follows from nothing else of the object. If that changes before each try, and the status stays the same, it is
+/// written in any case: who may change the object would keep it from being written otherwise.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(in super::super) async fn write_unless_rewritten(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    after: &TenantClusterStatus,
+) -> Result<bool, TenantError> {
+    if write_unless_changed(context, cluster, after, |_| ()).await? {
+        return Ok(true);
+    }
+    if read_version(context, cluster, |_| ()).await?.is_none() {
+        return Ok(false);
+    }
+    patch(context, cluster, after, None).await?;
+    Ok(true)
+}
+
 /// The version that the object has by now. None: its status is another, or what the new one `follows_from`, or it is gone.
 async fn read_version<T: PartialEq>(
     context: &TenantContext,
