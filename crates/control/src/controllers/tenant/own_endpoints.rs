@@ -46,11 +46,7 @@ pub(super) async fn delete_of_pods(
     network: &NetworkLimits,
 ) -> Result<(), ReconcileError> {
     let outside = OfferedNetworks::new(network);
-    delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| {
-        // Of one that cannot be read nothing is known.
-        slice.readable().is_none_or(|slice| !is_outside(&slice, &outside))
-    })
-    .await
+    delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| !is_outside(slice, &outside)).await
 }
 
 /// Whether every address of a slice is in a network without pods of the host.
@@ -68,7 +64,7 @@ async fn delete_those<K>(
     client: &Client,
     tenant: &TenantId,
     page: u32,
-    must_go: impl Fn(Watched<K>) -> bool,
+    must_go: impl Fn(&K) -> bool,
 ) -> Result<(), ReconcileError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -78,6 +74,11 @@ where
     let slices: Slices = Api::namespaced(client.clone(), &namespace);
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
+    // Of one that cannot be read nothing is known.
+    let is_due = |slice: Watched<K>| {
+        let readable = slice.readable();
+        readable.is_none_or(|slice| slice.meta().deletion_timestamp.is_none() && must_go(&slice))
+    };
     let mut failed = FirstError::<ReconcileError>::default();
     loop {
         let page = list_page(&listed, &mut params)
@@ -86,7 +87,7 @@ where
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
         let found = page.items.into_iter().filter_map(|slice| {
             let metadata = slice.meta().clone();
-            (metadata.deletion_timestamp.is_none() && must_go(slice)).then_some(metadata)
+            is_due(slice).then_some(metadata)
         });
         let deleted = delete_several(&slices, found).await;
         failed.note(deleted.map_err(api("delete the tenant's own EndpointSlices")));
