@@ -37,11 +37,11 @@ const MOST_EARLY_ENDS: u32 = 5;
 /// them, one after the other, and the reconcile has its slot meanwhile.
 const DELETE_PODS_AGAIN: Duration = Duration::from_secs(30);
 
-/// Tenants whose objects of withdrawn kinds are deleted at the same time. Kinds that never answer must not take all of what the host serves of control's
-/// requests at a time.
+/// Withdrawn kinds, over all tenants, whose objects are deleted at the same time. Those that never answer must not take all of what the host serves of
+/// control's requests at a time.
 pub(super) const KIND_DELETIONS: u32 = 16;
 
-/// Turns of tenants whose objects of kinds are deleted that their class lists no more.
+/// Turns of the kinds that the classes of tenants list no more, to have their objects deleted.
 #[derive(Debug)]
 pub(super) struct KindDeletions(pub(super) Semaphore);
 
@@ -215,7 +215,7 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
-    /// Whose objects of withdrawn kinds are deleted now.
+    /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,
 }
 

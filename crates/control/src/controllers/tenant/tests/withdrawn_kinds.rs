@@ -1,7 +1,7 @@
 //! Objects of a kind that the class does not list any more leave the host.
 
 use super::{super::memory::KIND_DELETIONS, failures::fixture_with_kind, fixture::Fixture};
-use berth_api::{TenantClass, TenantClassSpec};
+use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
@@ -66,8 +66,10 @@ fn serve(fixture: &Fixture, versions: &[&str]) {
         .host
         .serve("/apis", json!({"kind": "APIGroupList", "groups": groups}));
     for version in versions {
-        let resources =
-            json!([{"name": "widgets", "kind": "Widget", "namespaced": true, "singularName": "widget", "verbs": []}]);
+        let resources = json!([
+            {"name": "widgets", "kind": "Widget", "namespaced": true, "singularName": "widget", "verbs": []},
+            {"name": "gadgets", "kind": "Gadget", "namespaced": true, "singularName": "gadget", "verbs": []},
+        ]);
         let list = json!({"kind": "APIResourceList", "groupVersion": format!("example.com/{version}"), "resources": resources});
         fixture.host.serve(&format!("/apis/example.com/{version}"), list);
     }
@@ -238,6 +240,44 @@ async fn a_kind_that_never_answers_keeps_nothing_else_of_the_tenant_waiting() {
     drop(turns);
     Box::pin(fixture.reconcile()).await.unwrap();
     assert_eq!(names(&fixture), ["platform"]);
+}
+
+/// The record has it before the other one.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_never_answers_keeps_no_other_kind_on_the_host() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    let mut spec = TenantClassSpec::default();
+    let kind = |kind: &str, resource: &str| SyncedKind {
+        group: "example.com".into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        resource: resource.into(),
+        ..SyncedKind::default()
+    };
+    spec.sync.kinds = vec![kind("Gadget", "gadgets"), kind("Widget", "widgets")];
+    serve(&fixture, &["v1"]);
+    let class = TenantClass::new("gold", spec);
+    fixture.host.insert(CLASS, serde_json::to_value(class).unwrap());
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert_eq!(names(&fixture), ["platform", "route"], "the class lists the kind");
+    withdraw(&fixture);
+    fixture.host.never_answer(Some("/gadgets"));
+    assert!(Box::pin(fixture.reconcile()).await.is_err());
+    assert_eq!(names(&fixture), ["platform"]);
+    let condition = fixture.condition("InfrastructureReady").unwrap();
+    assert_eq!(condition["reason"], "WithdrawnKindsSlow");
+    let message = condition["message"].as_str().unwrap();
+    assert!(
+        message.contains("gadgets.example.com") && !message.contains("widgets"),
+        "{message}"
+    );
+    // Once no late write of the syncer is left, only the kind that does not answer is noted.
+    for _ in 0..2 {
+        let _ = Box::pin(fixture.reconcile()).await;
+    }
+    let noted = note(&fixture);
+    let noted = noted.as_str().unwrap();
+    assert!(noted.contains("gadgets") && !noted.contains("widgets"), "{noted}");
 }
 
 #[tokio::test]
