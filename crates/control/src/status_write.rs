@@ -5,6 +5,7 @@
 
 use crate::apply::is_status;
 use berth_api::{TenantCluster, crd, labels};
+use berth_runtime::watched::Watched;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams},
@@ -23,6 +24,9 @@ pub static IDLE_FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| BTreeSet::
 /// All others, which are written when the tenant is reconciled.
 pub static TENANT_FIELDS: LazyLock<BTreeSet<String>> =
     LazyLock::new(|| &crd::status_fields::<TenantCluster>() - &*IDLE_FIELDS);
+
+/// Objects of a kind, of which an answer that nobody can read is no failure: the write was carried out.
+type StatusApi = Api<Watched<DynamicObject>>;
 
 /// The object whose status is written, as it was read.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +70,7 @@ where
         only_version,
     } = target;
     let resource = ApiResource::erase::<K>(&());
-    let objects: Api<DynamicObject> = match &metadata.namespace {
+    let objects: StatusApi = match &metadata.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
@@ -92,7 +96,9 @@ where
         if !is_status(&error, doubtful) || attempt == ATTEMPTS {
             return Err(error);
         }
-        let live = objects.get(name).await?;
+        let Some(live) = objects.get(name).await?.readable() else {
+            return Err(error);
+        };
         let is_other = uid.is_some_and(|uid| live.metadata.uid.as_deref() != Some(uid));
         let is_changed = only_version.is_some_and(|version| live.resource_version().as_deref() != Some(version));
         if is_other || is_changed {
@@ -107,7 +113,7 @@ where
     Ok(())
 }
 
-async fn send<P>(objects: &Api<DynamicObject>, name: &str, patch: &Patch<P>) -> kube::Result<()>
+async fn send<P>(objects: &StatusApi, name: &str, patch: &Patch<P>) -> kube::Result<()>
 where
     P: Serialize + std::fmt::Debug + Sync,
 {

@@ -118,6 +118,21 @@ async fn a_status_is_written_whatever_is_said_of_who_has_written_it() {
     }
 }
 
+/// What was written must not look as if it was not. Nothing corrects such a time.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_no_failure() {
+    for (status, calls) in [
+        (full_status(), vec!["PATCH"]),
+        (Value::Null, vec!["PATCH", "GET", "PATCH"]),
+    ] {
+        let host = Host::new(&status);
+        host.change(|object| object["metadata"]["managedFields"] = json!([{"manager": "x", "time": 5}]));
+        host.write(&TENANT_FIELDS, &next_status()).await.unwrap();
+        assert_eq!(host.status()["version"], "v1.37.2");
+        assert_eq!(host.calls(), calls);
+    }
+}
+
 #[tokio::test]
 async fn two_writers_that_see_an_old_status_lose_nothing_of_each_other() {
     let host = Host::new(&full_status());
