@@ -9,7 +9,7 @@ use berth_tests::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -269,6 +269,7 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
         expect_denied("only the platform may write the status", patched);
     }
     control_writes_the_status_whoever_owns_it(&clusters, "rich").await;
+    control_removes_what_another_has_applied(&host.tenants(namespace), "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
 }
 
@@ -322,6 +323,29 @@ async fn control_writes_the_status_whoever_owns_it(clusters: &Api<TenantCluster>
         let now = written().await.1;
         assert!(fields.is_subset(&now), "{now:?} after {entries}");
     }
+}
+
+/// As somebody can also say of a violation that control has recorded: by server-side apply, control would not remove it.
+async fn control_removes_what_another_has_applied(clusters: &Api<TenantCluster>, name: &str) {
+    let violation = json!({"reason": "Pinned", "object": "o", "message": "m", "since": "2026-01-01T00:00:00Z"});
+    let applied = json!({
+        "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()), "metadata": {"name": name},
+        "status": {"violations": [violation]},
+    });
+    let params = PatchParams::apply("pin");
+    clusters
+        .patch_status(name, &params, &Patch::Apply(&applied))
+        .await
+        .unwrap();
+    until("control removes the violation", SOON, async || {
+        let status = clusters.get(name).await.unwrap().status.unwrap_or_default();
+        if status.violations.is_empty() {
+            Ok(())
+        } else {
+            Err("the violation is still there")
+        }
+    })
+    .await;
 }
 
 fn dry_run_of_a_patch() -> PatchParams {
