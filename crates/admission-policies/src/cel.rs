@@ -141,17 +141,6 @@ pub fn list(object: &str, field: &str) -> String {
     format!("{object}.?{field}.optMap(l, dyn(l) == null ? [] : l).orValue([])")
 }
 
-/// Whether the entries of `metadata.managedFields` about subresources are as they were: they say which fields of the status are whose. An API server takes
-/// them from any request for the object itself, and whoever writes the status by server-side apply removes what is his and what he does not send: so with
-/// other entries, control would remove what it still needs, or could not remove what it wants to.
-pub fn writers_of_subresources_unchanged() -> String {
-    let of = |object: &str| {
-        format!("{object}.metadata.?managedFields.orValue([]).filter(f, f.?subresource.orValue('') != '')")
-    };
-    let (now, before) = (of("object"), of("oldObject"));
-    format!("oldObject == null ? {now}.size() == 0 : {now} == {before}")
-}
-
 /// A CEL list of string literals.
 pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();

@@ -16,6 +16,7 @@ use schemars::{
     transform::{AddNullable, RecursiveTransform},
 };
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Every custom resource definition of Berth, in the order they are installed.
 pub fn all() -> Vec<CustomResourceDefinition> {
@@ -29,6 +30,18 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         definition_of::<TenantNode>(),
         definition_of::<TenantSchedule>(),
     ]
+}
+
+/// Names of the fields of the status of a kind, as they are in JSON. Empty if it has no status.
+///
+/// # Panics
+/// Never: a definition can always be converted to JSON.
+#[allow(clippy::expect_used)]
+pub fn status_fields<K: CustomResourceExt + JsonSchema>() -> BTreeSet<String> {
+    let definition = serde_json::to_value(definition_of::<K>()).expect("definitions are JSON");
+    let status = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+    let fields = status["properties"].as_object();
+    fields.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
 /// The definition of one kind.
@@ -155,6 +168,17 @@ mod tests {
         ];
         assert_eq!(lost.len(), all().len(), "a kind is missing in this test");
         assert_eq!(lost.concat(), [""; 0]);
+    }
+
+    #[test]
+    fn the_fields_of_a_status_are_those_of_its_type() {
+        let expected = ["conditions", "observedGeneration", "tenants"].map(ToOwned::to_owned);
+        assert_eq!(status_fields::<TenantClass>(), expected.into());
+        let of_tenants = status_fields::<TenantCluster>();
+        for field in ["idle", "violations", "expirationLimits", "hostUsage", "conditions"] {
+            assert!(of_tenants.contains(field), "{field}: {of_tenants:?}");
+        }
+        assert_eq!(status_fields::<TenantSchedule>(), BTreeSet::new());
     }
 
     #[test]

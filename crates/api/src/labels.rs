@@ -360,12 +360,10 @@ pub const QUOTA_FINALIZER: &str = "berth.dev/quota-protection";
 /// Annotation on a deleted `Organization` or `Project`: with `true` its deletion does not wait for its TenantClusters.
 /// Set by: platform.
 pub const FORCE_DELETE: &str = "berth.dev/force-delete";
-/// Field manager of control's server-side applies.
+/// Field manager of control's server-side applies, and of what it writes in statuses.
 pub const CONTROL_MANAGER: &str = "berth-control";
 /// Field manager of control's server-side applies of a class's manifests in tenants.
 pub const PLATFORM_MANAGER: &str = "berth-platform";
-/// Field manager of control's server-side applies of the field `status.idle` of `TenantCluster`s.
-pub const IDLE_MANAGER: &str = "berth-control-idle";
 /// Field manager of the syncer's server-side applies.
 pub const SYNCER_MANAGER: &str = "berth-syncer";
 

@@ -24,6 +24,7 @@ pub mod published_nodes;
 pub mod quota_ledger;
 pub mod runtime;
 mod secret_texts;
+mod status_write;
 pub mod storage_uses;
 pub mod stores;
 pub mod syncer_report;

@@ -38,11 +38,10 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "!variables.isUpdate || ({} && {} && {} && ({}))",
+                    "!variables.isUpdate || ({} && {} && {})",
                     "object.spec == oldObject.spec",
                     "object.?status.orValue({}) == oldObject.?status.orValue({})",
-                    other_metadata_unchanged(),
-                    cel::writers_of_subresources_unchanged()
+                    other_metadata_unchanged()
                 ),
                 "the gateway may change no field of a TenantCluster but one of its annotations",
             ),

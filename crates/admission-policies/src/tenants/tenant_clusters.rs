@@ -37,13 +37,9 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
     ];
     validations.extend((0..MAX_NEW_POOLS).map(validate_new_pool));
     validations.push(validate_finalizer());
-    validations.push(validation(
-        cel::writers_of_subresources_unchanged(),
-        "metadata.managedFields: only the API server writes the entries about the status; leave managedFields out of the request",
-    ));
     AdmissionPolicy {
         name: "berth-tenant-clusters",
-        description: "Users name only classes and pools in TenantClusters that they have the right to use, and keep the finalizer and who owns the status.",
+        description: "Users name only classes and pools in TenantClusters that they have the right to use, and keep the finalizer.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,

@@ -1,9 +1,12 @@
 //! An API server in memory, behind a client without a connection. It knows no kinds: objects are stored by path.
 
+mod status_patch;
+
 use super::{Script, client_of};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, header::CONTENT_TYPE};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
+use status_patch::PatchKind;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
@@ -176,7 +179,9 @@ impl ScriptedApi {
         let bytes = body.collect_bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let query = parts.uri.query().unwrap_or_default();
-        let is_apply = query.contains("fieldManager=") && parts.method == Method::PATCH;
+        let manager = query.split('&').find_map(|pair| pair.strip_prefix("fieldManager="));
+        let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let kind = PatchKind::of(content_type.unwrap_or_default());
         let mut objects = self.objects();
         if let Some(served) = objects.served.get(&path).filter(|served| !served.is_null()) {
             let text = served.as_str().map_or_else(|| served.to_string(), ToOwned::to_owned);
@@ -190,7 +195,7 @@ impl ScriptedApi {
             (&Method::GET, None) => Ok(objects.list(&target.collection, query)),
             (&Method::POST, _) => objects.create(&target, body),
             (&Method::PUT, Some(_)) => Ok(objects.store(&target.path(), body)),
-            (&Method::PATCH, Some(_)) => objects.patch(&target, body, is_apply),
+            (&Method::PATCH, Some(_)) => objects.patch(&target, body, kind, manager),
             (&Method::DELETE, Some(_)) => objects.delete(&target.path(), &body),
             (&Method::DELETE, None) => Ok(objects.delete_collection(&target.collection, &body)),
             _ => Err((405, "not allowed")),
@@ -296,12 +301,33 @@ impl Objects {
         }
     }
 
-    fn patch(&mut self, target: &Target, body: Value, is_apply: bool) -> Answer {
+    /// Changes the status of an object.
+    fn patch_status(&mut self, target: &Target, body: &Value, kind: PatchKind, manager: &str) -> Answer {
+        let path = target.path();
+        let live = self.get(&path)?;
+        let mut object = live.clone();
+        match kind {
+            PatchKind::Json => status_patch::carry_out(&mut object, body)
+                .ok_or((422, "the server rejected our request due to an error in our request"))?,
+            PatchKind::Merge => merge(&mut object, json!({"status": body["status"]})),
+            PatchKind::Apply => status_patch::apply(&mut object, manager, &body["status"]),
+            PatchKind::Strategic => object["status"] = body["status"].clone(),
+        }
+        if object["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"] {
+            return Err((409, "the object was changed"));
+        }
+        if let Some(namespace) = &target.namespace {
+            object["metadata"]["namespace"] = namespace.clone().into();
+        }
+        Ok(self.store(&path, object))
+    }
+
+    fn patch(&mut self, target: &Target, body: Value, kind: PatchKind, manager: Option<&str>) -> Answer {
         let path = target.path();
         self.contend(&path);
         let mut object = match self.by_path.get(&path) {
             Some(object) => object.clone(),
-            None if is_apply && target.subresource.is_none() => json!({"metadata": {"name": target.name}}),
+            None if manager.is_some() && target.subresource.is_none() => json!({"metadata": {"name": target.name}}),
             None => return Err((404, "not found")),
         };
         for precondition in ["uid", "resourceVersion"] {
@@ -311,13 +337,12 @@ impl Objects {
             }
         }
         if target.subresource.is_some() {
-            object["status"] = body["status"].clone();
-        } else {
-            let before = object.clone();
-            merge(&mut object, body);
-            if changes_fixed(&before, &object) {
-                return Err((422, "the field is immutable"));
-            }
+            return self.patch_status(target, &body, kind, manager.unwrap_or_default());
+        }
+        let before = object.clone();
+        merge(&mut object, body);
+        if changes_fixed(&before, &object) {
+            return Err((422, "the field is immutable"));
         }
         if let Some(namespace) = &target.namespace {
             object["metadata"]["namespace"] = namespace.clone().into();

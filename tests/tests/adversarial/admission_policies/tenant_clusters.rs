@@ -9,11 +9,11 @@ use berth_tests::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 pub(super) const USER: &str = "team-member";
 const NAMESPACE: &str = "adv-use";
@@ -268,48 +268,82 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
         let patched = clusters.patch_status("rich", &params, &Patch::Merge(&patch)).await;
         expect_denied("only the platform may write the status", patched);
     }
-    nobody_changes_who_owns_the_status(&clusters, "rich").await;
+    control_writes_the_status_whoever_owns_it(&clusters, "rich").await;
+    control_removes_what_another_has_applied(&host.tenants(namespace), "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
 }
 
-/// Control writes the status by server-side apply, which removes what its manager owns and does not send.
-async fn nobody_changes_who_owns_the_status(clusters: &Api<TenantCluster>, name: &str) {
-    let is_of_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
-    let entries = async || {
-        clusters
-            .get(name)
-            .await
-            .unwrap()
-            .metadata
-            .managed_fields
-            .unwrap_or_default()
+/// Who may change an object may change who has written its status as well. By server-side apply, control would remove what that says is control's and
+/// what it does not send.
+async fn control_writes_the_status_whoever_owns_it(clusters: &Api<TenantCluster>, name: &str) {
+    let written = async || {
+        let is_written = async || {
+            let cluster = clusters.get(name).await.unwrap();
+            let status = cluster.status.unwrap_or_default();
+            if status.observed_generation == cluster.metadata.generation && !status.conditions.is_empty() {
+                Ok(cluster.metadata.managed_fields.unwrap_or_default())
+            } else {
+                Err("the status is not written yet")
+            }
+        };
+        let entries = until("control has written the status", SOON, is_written).await;
+        let status = json!(clusters.get(name).await.unwrap().status);
+        let fields: BTreeSet<String> = { status.as_object().into_iter().flatten() }
+            .map(|(field, _)| field.clone())
+            .collect();
+        (entries, fields)
     };
-    until("control has written the status", SOON, async || {
-        let is_there = entries().await.iter().any(is_of_status);
-        if is_there { Ok(()) } else { Err("no status yet") }
-    })
-    .await;
-    let mut others = entries().await;
-    others.retain(|entry| !is_of_status(entry));
-    let mut forged = entries().await;
-    let mut pin = forged.iter().find(|entry| is_of_status(entry)).unwrap().clone();
-    pin.manager = Some("pin".into());
-    forged.push(pin);
-    for entries in [json!(others), json!(forged), json!([{}]), json!([])] {
-        let patch = Patch::Merge(json!({"metadata": {"managedFields": entries}}));
-        let patched = clusters.patch(name, &dry_run_of_a_patch(), &patch).await;
-        if entries == json!([]) {
-            // Without any, the API server keeps those that there are.
-            patched.unwrap();
-        } else {
-            expect_denied("only the API server writes the entries about the status", patched);
-        }
+    let (entries, fields) = written().await;
+    let is_of_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
+    let own = entries.iter().find(|entry| is_of_status(entry)).unwrap();
+    let forge = |manager: &str, owned: Value| ManagedFieldsEntry {
+        manager: Some(manager.into()),
+        operation: Some("Apply".into()),
+        fields_v1: serde_json::from_value(json!({"f:status": owned})).unwrap(),
+        ..own.clone()
+    };
+    let mut none = entries.clone();
+    none.retain(|entry| !is_of_status(entry));
+    let mut others = none.clone();
+    others.push(forge("berth-control", json!({"f:phase": {}, "f:className": {}})));
+    let mut pinned = none.clone();
+    pinned.push(forge("pin", json!({"f:phase": {}, "f:conditions": {}})));
+    let forged = [json!(none), json!(others), json!(pinned), json!([{}])];
+    for (number, entries) in forged.into_iter().enumerate() {
+        let patch = json!({"metadata": {"managedFields": entries}});
+        clusters
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+        let next = json!({"spec": {"version": format!("v1.99.{}", number + 1)}});
+        clusters
+            .patch(name, &PatchParams::default(), &Patch::Merge(next))
+            .await
+            .unwrap();
+        let now = written().await.1;
+        assert!(fields.is_subset(&now), "{now:?} after {entries}");
     }
-    // Control may write in between.
-    until("an ordinary change is allowed", SOON, async || {
-        let mut changed = clusters.get(name).await.unwrap();
-        changed.annotations_mut().insert("example.com/a".into(), "b".into());
-        clusters.replace(name, &dry_run(), &changed).await
+}
+
+/// As somebody can also say of a violation that control has recorded: by server-side apply, control would not remove it.
+async fn control_removes_what_another_has_applied(clusters: &Api<TenantCluster>, name: &str) {
+    let violation = json!({"reason": "Pinned", "object": "o", "message": "m", "since": "2026-01-01T00:00:00Z"});
+    let applied = json!({
+        "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()), "metadata": {"name": name},
+        "status": {"violations": [violation]},
+    });
+    let params = PatchParams::apply("pin");
+    clusters
+        .patch_status(name, &params, &Patch::Apply(&applied))
+        .await
+        .unwrap();
+    until("control removes the violation", SOON, async || {
+        let status = clusters.get(name).await.unwrap().status.unwrap_or_default();
+        if status.violations.is_empty() {
+            Ok(())
+        } else {
+            Err("the violation is still there")
+        }
     })
     .await;
 }

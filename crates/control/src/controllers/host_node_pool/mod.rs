@@ -9,25 +9,27 @@ mod shared_pool;
 
 pub use context::HostNodePoolContext;
 
-use crate::error::{ReconcileError, api};
+use crate::{
+    apply::is_status,
+    error::{ReconcileError, api},
+    status_write::{StatusTarget, write_status},
+};
 use berth_api::{
     HostNodePool, HostNodePoolStatus,
     conditions::{self, ConditionUpdate, NODES_REQUESTED, REPAIR_ALLOWED},
-    labels,
+    crd,
 };
 use berth_node_lifecycle::PoolSelectors;
 use jiff::Timestamp;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::reflector::ObjectRef,
-};
+use kube::runtime::reflector::ObjectRef;
 use observe::{observe_pool, recorded_unavailable};
 use repair::{publish_too_many_unhealthy, report_repair};
 use requested_nodes::{publish_requested_nodes, report_requested_nodes};
-use serde_json::json;
 use shared_pool::observe_shared_pool;
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
+
+/// All fields of the status.
+static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<HostNodePool>);
 
 /// Writes the pool's status, if it changed.
 ///
@@ -71,19 +73,14 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
     if before == after {
         return Ok(None);
     }
-    let pools: Api<HostNodePool> = Api::all(context.client.clone());
-    let body = json!({
-        "apiVersion": HostNodePool::api_version(&()), "kind": HostNodePool::kind(&()),
-        "metadata": {"name": name, "uid": pool.uid()}, "status": after,
-    });
-    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => {
+    let target = StatusTarget::of(&*pool);
+    match write_status::<HostNodePool>(&context.client, target, &FIELDS, &after).await {
+        Ok(()) => {
             publish_requested_nodes(context, &pool, before.requested, after.requested).await;
             publish_too_many_unhealthy(context, &pool, &before, repair).await;
             Ok(None)
         }
-        Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
         Err(error) => Err(api("write the status of a pool")(error)),
     }
 }

@@ -1,17 +1,12 @@
-//! Writes which GPUs are idle into the status of a `TenantCluster`, as a field manager of its own.
+//! Writes which GPUs are idle into the status of a `TenantCluster`, and no other field of it.
 
 use super::{IdleGpusContext, tenants::ObservedTenant};
 use crate::{
     apply::is_status,
     error::{ReconcileError, api},
+    status_write::{IDLE_FIELDS, StatusTarget, write_status},
 };
-use berth_api::{IdleStatus, TenantCluster, labels};
-use berth_runtime::watched::Watched;
-use kube::{
-    Api, Resource,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use berth_api::{IdleStatus, TenantCluster, TenantClusterStatus};
 
 /// Writes the report, or removes it. Nothing is written if it did not change.
 ///
@@ -37,16 +32,13 @@ pub(super) async fn write_always(
     tenant: &ObservedTenant,
     report: Option<&IdleStatus>,
 ) -> Result<bool, ReconcileError> {
-    let (namespace, name) = tenant.names();
-    let clusters: Api<Watched<TenantCluster>> = Api::namespaced(context.client.clone(), &namespace);
-    let body = json!({
-        "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
-        "metadata": {"name": name, "uid": tenant.uid},
-        "status": report.map_or_else(|| json!({}), |report| json!({"idle": report})),
-    });
-    let params = PatchParams::apply(labels::IDLE_MANAGER).force();
-    match clusters.patch_status(&name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => Ok(true),
+    let target = StatusTarget::of(&*tenant.cluster);
+    let status = TenantClusterStatus {
+        idle: report.cloned(),
+        ..TenantClusterStatus::default()
+    };
+    match write_status::<TenantCluster>(&context.client, target, &IDLE_FIELDS, &status).await {
+        Ok(()) => Ok(true),
         // It was deleted meanwhile.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
         Err(error) => Err(api("write which GPUs are idle")(error)),

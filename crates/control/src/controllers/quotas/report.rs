@@ -5,28 +5,31 @@ use crate::{
     apply::is_status,
     error::{ReconcileError, api},
     quota_ledger::Measurement,
+    status_write::{StatusTarget, write_status},
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::{
     ControlPlaneServiceType, Organization, OrganizationStatus, Project, ProjectStatus, QuotaSummary, TenantLimits,
     TreeQuota, TreeQuotaStatus, TreeResource,
     conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
-    labels,
+    crd,
 };
 use berth_quota::{
     Amounts, Claim, Decision, Outcome, Projects, QuotaUse, validate_organization, validate_project, validate_resources,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::reflector::ObjectRef,
+use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
 };
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::json;
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
+/// All fields of the status of an `Organization`.
+static ORGANIZATION_FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<Organization>);
+/// All fields of the status of a `Project`.
+static PROJECT_FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<Project>);
 /// Tenants that a message names at most.
 const MAX_NAMES: usize = 10;
 
@@ -66,7 +69,8 @@ pub(super) async fn write(
         let before = organization.status.clone().unwrap_or_default();
         let after = organization_status(context, organization, &before, &used, report);
         if before != after {
-            written = written.and(patch(context, &**organization, &after).await);
+            let target = StatusTarget::of(&**organization);
+            written = written.and(patch::<Organization>(context, target, &ORGANIZATION_FIELDS, &after).await);
             publish(context, &**organization, &before.conditions, &after.conditions).await;
         }
     }
@@ -75,7 +79,8 @@ pub(super) async fn write(
         let before = project.status.clone().unwrap_or_default();
         let after = project_status(context, project, &before, owners, &used, report);
         if before != after {
-            written = written.and(patch(context, &**project, &after).await);
+            let target = StatusTarget::of(&**project);
+            written = written.and(patch::<Project>(context, target, &PROJECT_FIELDS, &after).await);
             publish(context, &**project, &before.conditions, &after.conditions).await;
         }
     }
@@ -355,21 +360,17 @@ where
 }
 
 /// Writes a status. An object that is gone meanwhile needs none.
-async fn patch<K>(context: &QuotasContext, object: &K, status: &(impl Serialize + Sync)) -> Result<(), ReconcileError>
+async fn patch<K>(
+    context: &QuotasContext,
+    target: StatusTarget<'_>,
+    fields: &BTreeSet<String>,
+    status: &(impl Serialize + Sync),
+) -> Result<(), ReconcileError>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()>,
 {
-    let objects: Api<K> = Api::all(context.client.clone());
-    let body = json!({
-        "apiVersion": K::api_version(&()), "kind": K::kind(&()),
-        "metadata": {"name": object.name_any(), "uid": object.uid()}, "status": status,
-    });
-    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    match objects
-        .patch_status(&object.name_any(), &params, &Patch::Apply(&body))
-        .await
-    {
-        Ok(_) => Ok(()),
+    match write_status::<K>(&context.client, target, fields, status).await {
+        Ok(()) => Ok(()),
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("write the status of a quota")(error)),
     }

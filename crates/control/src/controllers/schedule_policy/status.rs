@@ -4,23 +4,27 @@ use super::SchedulePolicyContext;
 use crate::{
     apply::is_status,
     error::{ReconcileError, api},
+    status_write::{StatusTarget, write_status},
 };
 use berth_api::{
     SchedulePolicy, SchedulePolicyStatus, ScheduleTransition,
     conditions::{self, ConditionUpdate, READY},
-    labels,
+    crd,
 };
 use berth_schedules::{Schedule, ScheduleError};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
+    Resource,
     runtime::events::{Event, EventType},
 };
-use serde_json::json;
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
 
+/// All fields of the status.
+static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<SchedulePolicy>);
 /// Transitions in the status.
 const TRANSITIONS: usize = 3;
 
@@ -88,15 +92,9 @@ pub(super) async fn write(
     if before == *after {
         return Ok(());
     }
-    let name = policy.name_any();
-    let policies: Api<SchedulePolicy> = Api::all(context.client.clone());
-    let body = json!({
-        "apiVersion": SchedulePolicy::api_version(&()), "kind": SchedulePolicy::kind(&()),
-        "metadata": {"name": name, "uid": policy.uid()}, "status": after,
-    });
-    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    match policies.patch_status(&name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => {}
+    let target = StatusTarget::of(policy);
+    match write_status::<SchedulePolicy>(&context.client, target, &FIELDS, after).await {
+        Ok(()) => {}
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => return Ok(()),
         Err(error) => return Err(api("write the status of a schedule policy")(error)),
     }

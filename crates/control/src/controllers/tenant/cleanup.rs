@@ -45,9 +45,12 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
-/// Pause before checking again whether deleted objects are gone.
+/// Shortest pause before checking again whether deleted objects are gone.
 const POLL: Duration = Duration::from_millis(500);
+/// The longest. Pods may take as long to end as the class allows, of many tenants at the same time, and each look is some requests.
+const SLOW_POLL: Duration = Duration::from_secs(5);
 /// Pause before what failed for a predecessor is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 /// Pods that one pass looks at. The others follow once these are gone: the time of all of them runs meanwhile.
@@ -70,7 +73,7 @@ pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> R
         }
         Ok(Some(Remaining { reason, message })) => {
             write_progress(context, cluster, reason, &message).await?;
-            Ok(Some(POLL))
+            Ok(Some(pause_in_deletion(cluster, context.clock.now())))
         }
         Ok(None) => {
             finalizer::remove(context, cluster).await?;
@@ -79,6 +82,13 @@ pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> R
             Ok(None)
         }
     }
+}
+
+/// Pause before a deletion goes on: a hundredth of the time that it has taken, so that it takes hardly longer for that.
+fn pause_in_deletion(cluster: &TenantCluster, now: Timestamp) -> Duration {
+    let began = cluster.metadata.deletion_timestamp.as_ref();
+    let taken = began.and_then(|began| Duration::try_from(now.duration_since(began.0)).ok());
+    (taken.unwrap_or_default() / 100).clamp(POLL, SLOW_POLL)
 }
 
 /// Removes what is left of `TenantClusters` of this name that were deleted without a clean-up: the API server may delete an
@@ -252,9 +262,12 @@ async fn delete_pods(
         .filter(|pod| pod.metadata.deletion_timestamp.is_some())
         .collect();
     let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
-    if is_cut || terminating.len() < count {
+    let uid = cluster.uid().unwrap_or_default();
+    let (tenants, now) = (&context.tenants, Instant::now());
+    if terminating.len() < count || (is_cut && tenants.may_have_other_pods(&uid, now)) {
         let deleted = delete_all(&context.client, &pods).await;
         deleted.map_err(api("delete the tenant's pods"))?;
+        tenants.note_pods_deleted(&uid, Instant::now());
     }
     let max_grace_seconds = max_grace_seconds(context, cluster);
     let removes = are_scrubbed(context, cluster);
@@ -364,5 +377,30 @@ async fn write_progress(
             Ok(())
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    #[test]
+    fn a_deletion_that_takes_long_is_looked_at_less_often() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        assert_eq!(pause_in_deletion(&cluster, at(1000)), POLL);
+        cluster.metadata.deletion_timestamp = Some(Time(at(1000)));
+        for (now, milliseconds) in [
+            (900, 500),
+            (1000, 500),
+            (1050, 500),
+            (1300, 3000),
+            (1500, 5000),
+            (9000, 5000),
+        ] {
+            let pause = Duration::from_millis(milliseconds);
+            assert_eq!(pause_in_deletion(&cluster, at(now)), pause, "{now}");
+        }
     }
 }

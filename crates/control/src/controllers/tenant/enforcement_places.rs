@@ -79,6 +79,12 @@ impl EnforcementPlaces {
         places.started.entry(tenant.clone()).or_insert(now);
     }
 
+    /// Whether a tenant that was started has its place still. One that has not follows its class much later than others, or never.
+    pub(super) fn has_place(&self, tenant: &Key, now: Instant) -> bool {
+        let places = self.places();
+        places.started.get(tenant).is_some_and(|since| is_held(*since, now))
+    }
+
     /// A tenant needs no place, or none any more. Returns those that get one if they ask now.
     pub(super) fn leave(&self, tenant: &Key, now: Instant) -> Vec<Key> {
         let mut places = self.places();
@@ -145,7 +151,10 @@ mod tests {
         let now = Instant::now();
         let places = taken(now);
         assert!(!places.ask(&tenant(MOST), now + HELD / 2));
+        assert!(places.has_place(&tenant(0), now + HELD / 2));
         assert!(places.ask(&tenant(MOST), now + HELD));
+        assert!(!places.has_place(&tenant(0), now + HELD));
+        assert!(places.has_place(&tenant(MOST), now + HELD));
     }
 
     #[test]

@@ -216,6 +216,16 @@ impl TenantError {
         )
     }
 
+    /// Whether an object on the host may be missing that control remembers as applied: not if it could only not delete others.
+    pub(super) fn may_lack_objects(&self) -> bool {
+        let only_deletes = match self {
+            Self::WithdrawnKinds(cause) => !matches!(cause, ReconcileError::Apply(_)),
+            Self::OwnEndpoints(_) => true,
+            _ => false,
+        };
+        !self.is_of_tenant() && !only_deletes
+    }
+
     /// The condition of the step that failed.
     pub fn condition(&self) -> ConditionUpdate {
         let (kind, _, cause) = self.step();
@@ -231,7 +241,7 @@ impl TenantError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control_plane::CertificateError;
+    use crate::{apply::ApplyError, control_plane::CertificateError};
 
     #[test]
     fn a_connection_that_cannot_be_made_has_the_reason_of_its_step() {
@@ -255,6 +265,24 @@ mod tests {
         }
         for of_host in [TenantError::Kinds, TenantError::SyncerIdentity, TenantError::Components] {
             assert!(!of_host(blocked()).is_of_tenant());
+            assert!(of_host(blocked()).may_lack_objects());
         }
+    }
+
+    #[test]
+    fn a_deletion_that_fails_says_nothing_of_what_was_applied() {
+        let api = |source| ReconcileError::Api {
+            what: "try it",
+            source: Box::new(source),
+        };
+        let refused = || api(kube::Error::LinesCodecMaxLineLengthExceeded);
+        assert!(!TenantError::WithdrawnKinds(refused()).may_lack_objects());
+        assert!(!TenantError::OwnEndpoints(refused()).may_lack_objects());
+        let role = ApplyError {
+            object: "Role".into(),
+            source: Box::new(kube::Error::LinesCodecMaxLineLengthExceeded),
+        };
+        assert!(TenantError::WithdrawnKinds(role.into()).may_lack_objects());
+        assert!(TenantError::Namespaces(refused()).may_lack_objects());
     }
 }

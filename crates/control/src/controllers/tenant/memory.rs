@@ -28,11 +28,29 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 /// Reconciles in a row that may end before they look at the components. A tenant that falls asleep and is woken at once needs four.
 const MOST_EARLY_ENDS: u32 = 5;
+/// Pause before all pods of a tenant under deletion are deleted once more, as long as there are more than are looked at. The API server goes through all of
+/// them, one after the other, and the reconcile has its slot meanwhile.
+const DELETE_PODS_AGAIN: Duration = Duration::from_secs(30);
+
+/// Withdrawn kinds, over all tenants, whose objects are deleted at the same time. Those that never answer must not take all of what the host serves of
+/// control's requests at a time.
+pub(super) const KIND_DELETIONS: u32 = 16;
+
+/// Turns of the kinds that the classes of tenants list no more, to have their objects deleted.
+#[derive(Debug)]
+pub(super) struct KindDeletions(pub(super) Semaphore);
+
+impl Default for KindDeletions {
+    fn default() -> Self {
+        Self(Semaphore::new(KIND_DELETIONS as usize))
+    }
+}
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -56,6 +74,8 @@ pub struct TenantMemory {
     pub(super) syncer: Mutex<SyncerReport>,
     /// For how long it has not worked.
     syncer_absence: Mutex<SyncerAbsence>,
+    /// Since when its syncer is probed and is not ready.
+    unready_since: Mutex<Option<Instant>>,
     /// Hash of the rules of its class that its syncer has enforced; none if that is not known.
     enforced_rules: Mutex<Option<String>>,
     /// Whether it sleeps, and its objects on the host may follow earlier rules of its class.
@@ -119,6 +139,16 @@ impl TenantMemory {
         lock(&self.syncer).is_host_silent()
     }
 
+    /// Notes what a probe of the tenant's syncer says. Returns for how long it has not been ready.
+    pub(super) fn note_probe(&self, is_ready: bool, now: Instant) -> Duration {
+        let mut since = lock(&self.unready_since);
+        if is_ready {
+            *since = None;
+            return Duration::ZERO;
+        }
+        now.duration_since(*since.get_or_insert(now))
+    }
+
     /// Whether the tenant's syncer has enforced the rules with this hash.
     pub(super) fn follows(&self, rules: &str) -> bool {
         lock(&self.enforced_rules).as_deref() == Some(rules)
@@ -150,6 +180,9 @@ impl TenantMemory {
 
     /// Notes that its components were stopped, or that some are about to be started. Returns whether that was noted before.
     pub(super) fn note_stopped(&self, is_stopped: bool) -> bool {
+        if is_stopped {
+            *lock(&self.unready_since) = None;
+        }
         self.is_stopped.swap(is_stopped, Ordering::Relaxed) == is_stopped
     }
 
@@ -198,6 +231,8 @@ pub struct Tenants {
     in_shared_pause: Mutex<Vec<PlannedTenant>>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
+    /// When all pods of tenants under deletion were deleted last.
+    pods_deleted_at: Mutex<BTreeMap<String, Instant>>,
     /// Objects of the ConfigMaps that classes name.
     pub(super) manifests: ParsedManifests,
     /// The last list of Projects.
@@ -206,6 +241,8 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
+    /// Of which withdrawn kinds objects are deleted now.
+    pub(super) kind_deletions: KindDeletions,
 }
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.
@@ -231,6 +268,7 @@ impl Tenants {
                 host_usage_read_at: Mutex::default(),
                 syncer: Mutex::default(),
                 syncer_absence: Mutex::default(),
+                unready_since: Mutex::default(),
                 enforced_rules: Mutex::default(),
                 is_outdated: AtomicBool::new(true),
                 is_stopped: AtomicBool::new(false),
@@ -271,6 +309,18 @@ impl Tenants {
         lock(&self.memory).remove(uid);
         lock(&self.groups).remove(uid);
         lock(&self.workloads_gone).remove(uid);
+        lock(&self.pods_deleted_at).remove(uid);
+    }
+
+    /// Whether all pods of a tenant under deletion have to be deleted once more, if those that were looked at are being deleted.
+    pub(super) fn may_have_other_pods(&self, uid: &str, now: Instant) -> bool {
+        let deleted_at = lock(&self.pods_deleted_at).get(uid).copied();
+        deleted_at.is_none_or(|deleted_at| now.duration_since(deleted_at) >= DELETE_PODS_AGAIN)
+    }
+
+    /// Notes that all pods of a tenant under deletion were deleted.
+    pub(super) fn note_pods_deleted(&self, uid: &str, now: Instant) {
+        lock(&self.pods_deleted_at).insert(uid.to_owned(), now);
     }
 
     /// Keeps what a plan says of node groups. Returns the UIDs of the tenants for which that changed.
@@ -331,5 +381,41 @@ impl Tenants {
     /// Whether [`Tenants::set_workloads_gone`] was called.
     pub fn workloads_gone(&self, uid: &str) -> bool {
         lock(&self.workloads_gone).contains(uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, ScriptedApi};
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_syncer_is_not_ready_since_the_first_probe_that_says_so() {
+        let host = ScriptedApi::new("host", &Script::default());
+        let memory = Tenants::default().of("uid", &host.client());
+        let probe = |is_ready| memory.note_probe(is_ready, Instant::now());
+        let pause = Duration::from_secs(10);
+        assert_eq!(probe(false), Duration::ZERO);
+        advance(pause).await;
+        assert_eq!(probe(false), pause);
+        assert_eq!(probe(true), Duration::ZERO);
+        advance(pause).await;
+        assert_eq!(probe(false), Duration::ZERO);
+        // The next start is another one.
+        memory.note_stopped(true);
+        advance(pause).await;
+        assert_eq!(probe(false), Duration::ZERO);
+    }
+
+    #[test]
+    fn all_pods_are_deleted_again_after_a_while() {
+        let (tenants, now) = (Tenants::default(), Instant::now());
+        assert!(tenants.may_have_other_pods("uid", now));
+        tenants.note_pods_deleted("uid", now);
+        assert!(!tenants.may_have_other_pods("uid", now + DELETE_PODS_AGAIN / 2));
+        assert!(tenants.may_have_other_pods("uid", now + DELETE_PODS_AGAIN));
+        tenants.forget("uid");
+        assert!(tenants.may_have_other_pods("uid", now));
     }
 }

@@ -173,7 +173,7 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         None => Box::pin(apply::apply(context, &nodes, host)).await,
     };
     tenant.memory.note_whole_reconcile();
-    if outcome.errors().into_iter().any(|error| !error.is_of_tenant()) {
+    if outcome.errors().into_iter().any(TenantError::may_lack_objects) {
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
@@ -261,9 +261,13 @@ async fn publish(
     };
     outcome.into_result()?;
     let next_report = reported?;
-    let is_sleeping = sleep.as_deref().is_some_and(ObservedSleep::is_sleeping);
+    let is_looked_at_seldom = sleep.as_deref().is_some_and(ObservedSleep::is_looked_at_seldom);
     let is_settled = status::is_settled(&conditions) && wanted.upgrading_to.is_none() && !waits;
-    let pause = if is_sleeping || is_settled { RESYNC } else { RECHECK };
+    let pause = if is_looked_at_seldom || is_settled {
+        RESYNC
+    } else {
+        RECHECK
+    };
     let now = context.clock.now();
     let next_end = expiration.and_then(|expiration| expiration.until_next(now));
     let next_sleep = sleep.and_then(|sleep| sleep.until_next(now));

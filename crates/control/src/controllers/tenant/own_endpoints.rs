@@ -5,7 +5,7 @@
 
 use crate::{
     apply::delete_several,
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{NetworkLimits, names::TenantId};
 use berth_runtime::watched::{PAGE, Watched, list_page};
@@ -49,11 +49,7 @@ pub(super) async fn delete_of_pods(
     network: &NetworkLimits,
 ) -> Result<usize, ReconcileError> {
     let outside = OfferedNetworks::new(network);
-    delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| {
-        // Of one that cannot be read nothing is known.
-        slice.readable().is_none_or(|slice| !is_outside(&slice, &outside))
-    })
-    .await
+    delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| !is_outside(slice, &outside)).await
 }
 
 /// Whether every address of a slice is in a network without pods of the host.
@@ -66,12 +62,13 @@ fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
     addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
 }
 
-/// Deletes the slices that must go, page by page. Returns how many these were.
+/// Deletes the slices that must go, page by page, and returns how many there are. One that cannot be deleted keeps no other one, and one that is being
+/// deleted is left to those who hold it.
 async fn delete_those<K>(
     client: &Client,
     tenant: &TenantId,
     page: u32,
-    must_go: impl Fn(Watched<K>) -> bool,
+    must_go: impl Fn(&K) -> bool,
 ) -> Result<usize, ReconcileError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -81,22 +78,32 @@ where
     let slices: Slices = Api::namespaced(client.clone(), &namespace);
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
-    let mut deleted = 0;
+    // Of one that cannot be read nothing is known.
+    let goes = |slice: Option<&K>| slice.is_none_or(&must_go);
+    let is_held = |slice: Option<&K>| slice.is_some_and(|slice| slice.meta().deletion_timestamp.is_some());
+    let mut failed = FirstError::<ReconcileError>::default();
+    let mut count = 0;
     loop {
         let page = list_page(&listed, &mut params)
             .await
             .map_err(api("list the tenant's own EndpointSlices"))?;
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
-        let found = page.items.into_iter().filter_map(|slice| {
+        let mut found = Vec::new();
+        for slice in page.items {
             let metadata = slice.meta().clone();
-            must_go(slice).then_some(metadata)
-        });
-        let found: Vec<_> = found.collect();
-        deleted += found.len();
-        delete_several(&slices, found)
-            .await
-            .map_err(api("delete the tenant's own EndpointSlices"))?;
-        let Some(token) = next else { return Ok(deleted) };
+            let readable = slice.readable();
+            if goes(readable.as_ref()) {
+                count += 1;
+                if !is_held(readable.as_ref()) {
+                    found.push(metadata);
+                }
+            }
+        }
+        let deleted = delete_several(&slices, found).await;
+        failed.note(deleted.map_err(api("delete the tenant's own EndpointSlices")));
+        let Some(token) = next else {
+            return failed.into_result().map(|()| count);
+        };
         params = params.continue_token(&token);
     }
 }

@@ -10,14 +10,16 @@ pub(super) struct RecordedKinds {
     pub(super) listed: Vec<SyncedKind>,
     /// Those that it has listed before, and of which the host may have objects.
     pub(super) withdrawn: Vec<SyncedKind>,
+    /// Whether this process has taken the syncer's rights on the withdrawn ones away since.
+    pub(super) is_revoked: bool,
 }
 
 /// Kinds that the class does not list any more.
 #[derive(Debug, Default)]
 pub(super) struct WithdrawnKinds {
-    /// It has listed them until now: a last write of the syncer may be under way.
+    /// The syncer may have rights on them until now: a last write of it may be under way.
     pub(super) newly: Vec<SyncedKind>,
-    /// Those of which the host may have objects since before.
+    /// Those on which it has had none for a while.
     pub(super) earlier: Vec<SyncedKind>,
 }
 
@@ -30,11 +32,12 @@ impl WithdrawnKinds {
             let withdrawn = { kinds.iter() }.filter(|kind| !is_other(kind) && !registry::is_built_in(kind));
             withdrawn.cloned().collect()
         };
-        let newly = without(&recorded.listed, listed);
-        Self {
-            earlier: without(&without(&recorded.withdrawn, listed), &newly),
-            newly,
+        let mut newly = without(&recorded.listed, listed);
+        let mut earlier = without(&without(&recorded.withdrawn, listed), &newly);
+        if !recorded.is_revoked {
+            newly.append(&mut earlier);
         }
+        Self { newly, earlier }
     }
 
     /// All of them.
@@ -66,12 +69,24 @@ mod tests {
         let recorded = RecordedKinds {
             listed: vec![kind("kept", "v1"), kind("gone", "v1"), kind("twice", "v1")],
             withdrawn: vec![kind("back", "v1"), kind("old", "v1"), kind("twice", "v1")],
+            is_revoked: true,
         };
         let now = [kind("kept", "v2"), kind("back", "v1")];
         let withdrawn = WithdrawnKinds::of(&recorded, &now);
         assert_eq!(withdrawn.newly, [kind("gone", "v1"), kind("twice", "v1")]);
         assert_eq!(withdrawn.earlier, [kind("old", "v1")]);
         assert!(WithdrawnKinds::of(&RecordedKinds::default(), &now).all().is_empty());
+        // Another process has noted them, and may have ended before it took the rights away.
+        let of_another = RecordedKinds {
+            is_revoked: false,
+            ..recorded
+        };
+        let withdrawn = WithdrawnKinds::of(&of_another, &now);
+        assert_eq!(
+            withdrawn.newly,
+            [kind("gone", "v1"), kind("twice", "v1"), kind("old", "v1")]
+        );
+        assert!(withdrawn.earlier.is_empty());
     }
 
     #[test]
@@ -83,6 +98,7 @@ mod tests {
         let recorded = RecordedKinds {
             listed: vec![of_network("ingresses")],
             withdrawn: vec![of_network("networkpolicies")],
+            is_revoked: true,
         };
         assert!(WithdrawnKinds::of(&recorded, &[]).all().is_empty());
     }

@@ -57,6 +57,7 @@ pub(super) async fn load_kinds(context: &TenantContext, tenant: &Tenant) -> Resu
     Ok(RecordedKinds {
         listed: read(KEY, "/sync/kinds").unwrap_or_default(),
         withdrawn: read(WITHDRAWN_KINDS, "").unwrap_or_default(),
+        is_revoked: false,
     })
 }
 

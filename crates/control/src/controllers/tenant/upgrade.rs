@@ -54,8 +54,8 @@ pub(super) async fn resume(context: &TenantContext, tenant: &Tenant) -> Result<b
         upgrading_to: None,
         ..before
     };
-    // Whatever the spec says by now.
-    status::write_unless_changed(context, &tenant.cluster, &after, |_| ()).await?;
+    // Whatever the spec says by now: nothing of the tenant is applied before.
+    status::write_unless_rewritten(context, &tenant.cluster, &after).await?;
     Ok(true)
 }
 

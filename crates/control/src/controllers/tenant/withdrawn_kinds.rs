@@ -17,6 +17,7 @@ use crate::{
     error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, sync_policy::SyncedKind};
+use futures::future::join_all;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams},
@@ -25,9 +26,19 @@ use std::{
     sync::{MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::time::timeout;
 
 /// Reason if control may not delete the objects.
 const NOT_PERMITTED: &str = "WithdrawnKindsNotPermitted";
+/// Reason if the host does not answer in time.
+const SLOW: &str = "WithdrawnKindsSlow";
+/// Time for a tenant's objects of a kind in its turn. What serves a kind, or converts its objects, may be gone from the host with the entry in the class, and
+/// never answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The same with the time in which it waits for its turn.
+const LIMIT_WITH_WAIT: Duration = Duration::from_secs(15);
+/// Time for all kinds, of which each has its own.
+const LIMIT_OF_ALL: Duration = Duration::from_secs(20);
 /// Objects of which the names are listed at a time.
 const PAGE: u32 = 500;
 /// Pause before control looks whether all of them are gone.
@@ -51,7 +62,7 @@ pub(super) async fn record_and_delete(
         None => recorded_settings::load_kinds(context, tenant).await?,
     };
     let withdrawn = WithdrawnKinds::of(&recorded, &settings.sync.kinds);
-    record(tenant, settings, withdrawn.all()).await?;
+    record(tenant, settings, withdrawn.all(), false).await?;
     if withdrawn.all().is_empty() {
         return Ok(Ok(()));
     }
@@ -59,7 +70,7 @@ pub(super) async fn record_and_delete(
         return Ok(Err(error));
     }
     let (left, deleted) = delete_all(context, tenant, withdrawn).await;
-    record(tenant, settings, left).await?;
+    record(tenant, settings, left, true).await?;
     Ok(deleted)
 }
 
@@ -69,13 +80,19 @@ fn known_kinds(tenant: &Tenant) -> MutexGuard<'_, Option<RecordedKinds>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn record(tenant: &Tenant, settings: &Settings, withdrawn: Vec<SyncedKind>) -> Result<(), ReconcileError> {
+async fn record(
+    tenant: &Tenant,
+    settings: &Settings,
+    withdrawn: Vec<SyncedKind>,
+    is_revoked: bool,
+) -> Result<(), ReconcileError> {
     // What a request has done that failed is not known.
     *known_kinds(tenant) = None;
     recorded_settings::record(tenant, settings, &withdrawn).await?;
     *known_kinds(tenant) = Some(RecordedKinds {
         listed: settings.sync.kinds.clone(),
         withdrawn,
+        is_revoked,
     });
     Ok(())
 }
@@ -87,15 +104,27 @@ async fn revoke(context: &TenantContext, tenant: &Tenant, settings: &Settings) -
     Ok(tenant.memory.host.apply(&role).await?)
 }
 
-/// Deletes the objects of these kinds. Returns the kinds of which the host may have objects even so.
+/// Deletes the objects of these kinds, of all of them at the same time: one that never answers keeps no other one on the host. Others have the slot
+/// meanwhile. Returns the kinds of which the host may have objects even so.
 async fn delete_all(context: &TenantContext, tenant: &Tenant, withdrawn: WithdrawnKinds) -> (Vec<SyncedKind>, Deleted) {
     let WithdrawnKinds { newly, earlier } = withdrawn;
-    let mut failed = FirstError::<ReconcileError>::default();
-    let mut looks_again = !newly.is_empty();
-    let mut left = Vec::new();
     let newly = newly.into_iter().map(|kind| (kind, true));
-    for (kind, is_new) in newly.chain(earlier.into_iter().map(|kind| (kind, false))) {
-        let found = failed.note(delete_objects(context, tenant, &kind).await);
+    let kinds: Vec<(SyncedKind, bool)> = newly.chain(earlier.into_iter().map(|kind| (kind, false))).collect();
+    let deletions: Vec<_> = { kinds.iter() }
+        .map(|(kind, _)| delete_in_turn(context, tenant, kind))
+        .collect();
+    let all_found = tenant.slot.lend(LIMIT_OF_ALL, Box::pin(join_all(deletions))).await;
+    let all_found = all_found.unwrap_or_else(|| kinds.iter().map(|_| None).collect());
+    let mut failed = FirstError::<ReconcileError>::default();
+    let mut looks_again = kinds.iter().any(|(_, is_new)| *is_new);
+    let (mut left, mut late) = (Vec::new(), Vec::new());
+    for ((kind, is_new), found) in kinds.into_iter().zip(all_found) {
+        let found = if let Some(found) = found {
+            failed.note(found)
+        } else {
+            late.push(format!("{}.{}", kind.resource, kind.group));
+            None
+        };
         looks_again |= matches!(found, Some(Found::Deleted));
         if is_new || !matches!(found, Some(Found::Nothing)) {
             left.push(kind);
@@ -104,7 +133,39 @@ async fn delete_all(context: &TenantContext, tenant: &Tenant, withdrawn: Withdra
     if looks_again {
         context.queue.add_after(tenant.key(), LOOK_AGAIN);
     }
+    if !late.is_empty() {
+        let late = describe_late(&late, &tenant.id.workload_namespace());
+        failed.note::<(), ReconcileError>(Err(late));
+    }
     (left, failed.into_result())
+}
+
+/// As [`delete_objects`], in the turn of the kind and in limited time. None: the time has passed. One that gets no turn is late as well: with kinds that do
+/// not answer, the condition of the tenant would change from one reconcile to the next.
+async fn delete_in_turn(
+    context: &TenantContext,
+    tenant: &Tenant,
+    kind: &SyncedKind,
+) -> Option<Result<Found, ReconcileError>> {
+    let deletion = async {
+        // It fails if the semaphore is closed, which nothing does.
+        let _turn = context.tenants.kind_deletions.0.acquire().await.ok();
+        timeout(LIMIT, Box::pin(delete_objects(context, tenant, kind)))
+            .await
+            .ok()
+    };
+    timeout(LIMIT_WITH_WAIT, deletion).await.ok().flatten()
+}
+
+fn describe_late(kinds: &[String], namespace: &str) -> ReconcileError {
+    ReconcileError::Blocked {
+        reason: SLOW,
+        message: format!(
+            "the host did not list and delete in time all objects of kinds that the class does not list any more: {}; objects of the tenant that are \
+             left in {namespace} stay in effect. Look whether what serves these kinds on the host, or converts their objects, answers",
+            kinds.join(", ")
+        ),
+    }
 }
 
 /// What the host has of a kind.

@@ -1,20 +1,22 @@
 //! The status of a `TenantClass`.
 
 use super::{TenantClassContext, TenantClassError, Usable, hostnames};
-use crate::{apply::is_status, error::api};
+use crate::{
+    apply::is_status,
+    error::api,
+    status_write::{StatusTarget, write_status},
+};
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClassStatus,
     conditions::{self, ConditionUpdate, READY},
-    labels,
+    crd,
 };
 use jiff::Timestamp;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::reflector::ObjectRef,
-};
-use serde_json::json;
-use std::collections::BTreeSet;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use std::{collections::BTreeSet, sync::LazyLock};
+
+/// All fields of the status.
+static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<TenantClass>);
 
 /// Ready, for a class whose rules contradict each other.
 pub(super) fn invalid_rules(message: String) -> ConditionUpdate {
@@ -119,14 +121,9 @@ pub(super) async fn write(
     if before == after {
         return Ok(());
     }
-    let classes: Api<TenantClass> = Api::all(context.client.clone());
-    let body = json!({
-        "apiVersion": TenantClass::api_version(&()), "kind": TenantClass::kind(&()),
-        "metadata": {"name": name, "uid": class.uid()}, "status": after,
-    });
-    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    match classes.patch_status(&name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => Ok(()),
+    let target = StatusTarget::of(class);
+    match write_status::<TenantClass>(&context.client, target, &FIELDS, &after).await {
+        Ok(()) => Ok(()),
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
         Err(error) => Err(TenantClassError::Status(api("write the status of a class")(error))),
     }

@@ -38,6 +38,8 @@ use tokio::time::Instant;
 
 /// Pause before a syncer that is not ready yet is probed again.
 const SYNCER_PROBE: Duration = Duration::from_millis(200);
+/// For how long it is probed so often. One that does not become ready is probed whenever its tenant is reconciled: there may be as many as tenants.
+const SYNCER_STARTS_WITHIN: Duration = Duration::from_mins(2);
 /// Time for the probe of a syncer.
 const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -406,14 +408,19 @@ fn write_kubeconfig_file(
         .publish_kubeconfig(&namespace, &cluster.name_any(), kubeconfig)?)
 }
 
-/// Probes the syncer. If it is not ready, the tenant is soon reconciled again.
+/// Probes the syncer. If it is not ready yet, the tenant is soon reconciled again.
 pub(super) async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
     let probe = context.remote.probe_syncer(&endpoints.syncer_admin);
     let state = match tenant.slot.lend(SYNCER_PROBE_LIMIT, probe).await {
-        Some(Ok(answer)) if answer.is_ready => return SyncerState::Ready,
+        Some(Ok(answer)) if answer.is_ready => {
+            tenant.memory.note_probe(true, Instant::now());
+            return SyncerState::Ready;
+        }
         Some(Ok(answer)) => SyncerState::Starting(format!("the syncer is {}", answer.text)),
         Some(Err(_)) | None => SyncerState::Starting("the syncer does not answer yet".into()),
     };
-    context.queue.add_after(tenant.key(), SYNCER_PROBE);
+    if tenant.memory.note_probe(false, Instant::now()) < SYNCER_STARTS_WITHIN {
+        context.queue.add_after(tenant.key(), SYNCER_PROBE);
+    }
     state
 }

@@ -20,6 +20,7 @@ use berth_sleep::{Activity, Decision, Facts, Stay, WakeCause, decide};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{sync::PoisonError, time::Duration};
+use tokio::time::Instant;
 
 /// Steps in which the status follows the last activity: it must not change with every request.
 const ACTIVITY_STEP: SignedDuration = SignedDuration::from_mins(5);
@@ -43,6 +44,8 @@ struct Known {
     recorded: SleepStatus,
     /// Hash of the rules that its class has now.
     rules: String,
+    /// Whether it is among the few that are started because their class has changed, and in its time.
+    has_place: bool,
 }
 
 /// What came of a decision.
@@ -103,11 +106,14 @@ async fn observe(
     now: Timestamp,
 ) -> Option<ObservedSleep> {
     let status = tenant.cluster.status.as_ref();
+    let rules = enforcement::rules_hash(&settings.sync);
+    let mut facts = collect(context, tenant, settings, schedule, &rules, now)?;
+    let places = &context.tenants.enforcement_places;
     let known = Known {
         recorded: status.and_then(|status| status.sleep.clone()).unwrap_or_default(),
-        rules: enforcement::rules_hash(&settings.sync),
+        rules,
+        has_place: places.has_place(&tenant.key(), Instant::now()),
     };
-    let mut facts = collect(context, tenant, settings, schedule, &known.rules, now)?;
     let mut decision = decide(&facts);
     if decision == Decision::LookInside {
         // The tenant decides how long that takes, and its team how often.
@@ -240,7 +246,7 @@ impl ObservedSleep {
             last_activity: last_activity.clone(),
             enforced_rules: None,
         };
-        let Known { recorded, rules } = &self.known;
+        let Known { recorded, rules, .. } = &self.known;
         Some(match &self.decision {
             Decision::Stay(_) | Decision::LookInside => return None,
             Decision::FallAsleep { cause, wakes_at } => {
@@ -281,9 +287,11 @@ impl ObservedSleep {
         self.is_unrecorded
     }
 
-    /// Whether nothing of the tenant runs, and it is looked at as seldom as one that is settled.
-    pub(super) fn is_sleeping(&self) -> bool {
-        self.facts.state == SleepState::Sleeping
+    /// Whether the tenant is looked at as seldom as one that is settled: nothing of it runs, or what runs has not followed its class in its time. If a syncer
+    /// cannot run at all, the tenants that sleep are all like that in the end.
+    pub(super) fn is_looked_at_seldom(&self) -> bool {
+        let is_late = self.facts.state == SleepState::Enforcing && !self.known.has_place;
+        self.facts.state == SleepState::Sleeping || is_late
     }
 
     /// Time until something is decided anew.
@@ -291,12 +299,14 @@ impl ObservedSleep {
         if self.is_unrecorded {
             return Some(RECORDED);
         }
-        if [SleepState::FallingAsleep, SleepState::Enforcing].contains(&self.facts.state) {
+        let is_next = [SleepState::FallingAsleep, SleepState::Enforcing].contains(&self.facts.state);
+        if is_next && !self.is_looked_at_seldom() {
             return Some(FALLING_ASLEEP);
         }
         let next = match &self.decision {
             Decision::Stay(Stay::InUse { until }) => Some(*until),
             Decision::Stay(Stay::Sleeping { wakes_at }) => *wakes_at,
+            Decision::Stay(Stay::Enforcing) => self.facts.wakes_at.filter(|at| *at > now),
             _ => None,
         };
         let next = next.into_iter().chain(self.facts.next_request()).min()?;

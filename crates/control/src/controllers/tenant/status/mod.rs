@@ -7,7 +7,7 @@ mod write;
 
 pub(super) use conditions::{SLEEPING, SLEEPS, conditions, is_settled};
 pub(super) use observed::observed_usage;
-pub(super) use write::{write, write_unless_changed};
+pub(super) use write::{write, write_unless_changed, write_unless_rewritten};
 
 use super::{
     apply::{ControlPlane, Outcome},

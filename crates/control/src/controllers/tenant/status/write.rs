@@ -4,14 +4,14 @@ use super::{
     super::{context::TenantContext, error::TenantError},
     events::events,
 };
-use crate::{apply::optional, error::api};
-use berth_api::{TenantCluster, TenantClusterStatus, labels};
-use berth_runtime::watched::Watched;
-use kube::{
-    Resource, ResourceExt,
-    api::{Patch, PatchParams},
+use crate::{
+    apply::optional,
+    error::api,
+    status_write::{StatusTarget, TENANT_FIELDS, write_status},
 };
-use serde_json::json;
+use berth_api::{TenantCluster, TenantClusterStatus};
+use berth_runtime::watched::Watched;
+use kube::{Resource, ResourceExt};
 
 /// How often a write is tried whose object is changed at the same time.
 const ATTEMPTS: usize = 5;
@@ -57,6 +57,26 @@ pub(in super::super) async fn write_unless_changed<T: PartialEq>(
     Ok(false)
 }
 
+/// As [`write_unless_changed`], of what follows from nothing else of the object. If that changes before each try, and the status stays the same, it is
+/// written in any case: who may change the object would keep it from being written otherwise.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(in super::super) async fn write_unless_rewritten(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    after: &TenantClusterStatus,
+) -> Result<bool, TenantError> {
+    if write_unless_changed(context, cluster, after, |_| ()).await? {
+        return Ok(true);
+    }
+    if read_version(context, cluster, |_| ()).await?.is_none() {
+        return Ok(false);
+    }
+    patch(context, cluster, after, None).await?;
+    Ok(true)
+}
+
 /// The version that the object has by now. None: its status is another, or what the new one `follows_from`, or it is gone.
 async fn read_version<T: PartialEq>(
     context: &TenantContext,
@@ -81,7 +101,7 @@ fn own_status(cluster: &TenantCluster) -> TenantClusterStatus {
     cluster.status.as_ref().map(without_idle).unwrap_or_default()
 }
 
-/// `status.idle` has another field manager.
+/// `status.idle` has another writer.
 fn without_idle(status: &TenantClusterStatus) -> TenantClusterStatus {
     TenantClusterStatus {
         idle: None,
@@ -99,17 +119,11 @@ async fn patch(
     if before == *after {
         return Ok(());
     }
-    let mut body = json!({
-        "apiVersion": TenantCluster::api_version(&()), "kind": TenantCluster::kind(&()),
-        "metadata": {"name": cluster.name_any(), "uid": cluster.uid()}, "status": after,
-    });
-    if let Some(version) = version {
-        body["metadata"]["resourceVersion"] = version.into();
-    }
-    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-    context
-        .clusters_beside(cluster)
-        .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))
+    let target = StatusTarget {
+        only_version: version,
+        ..StatusTarget::of(cluster)
+    };
+    write_status::<TenantCluster>(&context.client, target, &TENANT_FIELDS, after)
         .await
         .map_err(api("write the status"))
         .map_err(TenantError::Status)?;

@@ -167,6 +167,18 @@ async fn a_tenant_without_status_keeps_the_version_that_it_was_accepted_with() {
     assert_runs(&fixture, NEXT, "Valid");
 }
 
+/// Nothing of it is applied before the status says its version.
+#[tokio::test]
+async fn a_tenant_without_status_that_always_changes_gets_its_version_back() {
+    let mut fixture = new_tenant();
+    fixture.reconcile_until_ready().await;
+    set_default(&fixture, VERSION);
+    fixture.change_tenant(|cluster| cluster["status"] = Value::Null);
+    fixture.host.change_before_writes("/tenantclusters/vision", 1000);
+    reconcile_often(&mut fixture).await;
+    assert_runs(&fixture, NEXT, "Valid");
+}
+
 /// The definition compares `spec.version` with the status only.
 #[tokio::test]
 async fn a_tenant_without_status_gets_no_older_version_than_it_was_accepted_with() {

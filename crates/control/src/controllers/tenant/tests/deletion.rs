@@ -10,6 +10,7 @@ use crate::{
 };
 use berth_api::names::TenantId;
 use serde_json::json;
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_tenant_that_is_deleted_leaves_nothing() {
@@ -74,6 +75,32 @@ async fn a_pod_that_does_not_end_does_not_keep_its_tenant() {
     let event = event.unwrap_or_else(|| panic!("no Event: {events:#?}"));
     assert_eq!(event["type"], "Warning");
     assert!(event["note"].as_str().unwrap().contains("stubborn"), "{event}");
+}
+
+/// More pods than are looked at, which take their time to end.
+#[tokio::test(start_paused = true)]
+async fn all_pods_are_deleted_once_more_only_after_a_while() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let pods = format!("/api/v1/namespaces/{}/pods", fixture.id.workload_namespace());
+    let now = fixture.context.clock.now().to_string();
+    let pod =
+        json!({"metadata": {"name": "a", "uid": "a", "deletionTimestamp": now, "deletionGracePeriodSeconds": 30}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": "next", "resourceVersion": "1"}, "items": [pod]});
+    fixture.host.serve(&pods, list);
+    fixture.change_tenant(|cluster| cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    let deletions = |fixture: &Fixture| {
+        let calls = fixture.script.calls().into_iter();
+        calls.filter(|call| call.text == format!("host DELETE {pods}")).count()
+    };
+    for _ in 0..5 {
+        fixture.reconcile().await.unwrap();
+    }
+    assert_eq!(deletions(&fixture), 1);
+    // An API server that was cut off has left some.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(deletions(&fixture), 2);
 }
 
 #[tokio::test]

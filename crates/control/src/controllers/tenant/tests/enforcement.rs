@@ -8,7 +8,10 @@ use super::{
 use crate::{key::Key, testing::ScriptedRuntime};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
@@ -159,6 +162,23 @@ async fn a_tenant_that_never_follows_its_class_stays_where_that_is_seen() {
     assert_eq!(states, ["Enforcing"], "it is started once");
     let report = fixture.context.tenants.syncer(UID).unwrap_or_default();
     assert_eq!((report.is_ready, report.unlisted_kinds), (true, 1), "alerts see it");
+}
+
+/// With a class whose rules no syncer can follow, all tenants that sleep are started in the end.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_does_not_follow_its_class_in_its_time_is_looked_at_seldom() {
+    const SELDOM: Duration = Duration::from_secs(10);
+    let mut fixture = Box::pin(asleep()).await;
+    fixture.stored.uncompared_objects.store(1, Ordering::SeqCst);
+    set_hostnames(&fixture, &[]);
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    let pause = Box::pin(fixture.reconcile()).await.unwrap().unwrap();
+    assert!(pause < SELDOM, "{pause:?}");
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    let pause = Box::pin(fixture.reconcile()).await.unwrap().unwrap();
+    assert!(pause > SELDOM, "{pause:?}");
+    fixture.stored.uncompared_objects.store(0, Ordering::SeqCst);
+    Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
 }
 
 #[tokio::test]

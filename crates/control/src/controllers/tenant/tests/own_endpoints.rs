@@ -96,6 +96,24 @@ async fn endpoints_of_a_tenant_that_is_deleted_go_although_a_component_does_not_
 }
 
 #[tokio::test]
+async fn what_somebody_holds_is_not_deleted_again_and_again() {
+    let mut fixture = Box::pin(fixture_with_stubborn_pod()).await;
+    insert(&fixture, "held", SYNCER, &[POD]);
+    let mut held = fixture.host.get(&path(&fixture, "held")).unwrap();
+    held["metadata"]["finalizers"] = json!(["a.example.com/f"]);
+    fixture.host.insert(&path(&fixture, "held"), held);
+    insert(&fixture, "other", SYNCER, &[POD]);
+    delete(&fixture);
+    for _ in 0..3 {
+        Box::pin(fixture.reconcile()).await.unwrap();
+    }
+    assert!(!names(&fixture).contains(&json!("other")));
+    let delete = format!("host DELETE {}", path(&fixture, "held"));
+    let calls = fixture.script.calls().into_iter();
+    assert_eq!(calls.filter(|call| call.text == delete).count(), 1);
+}
+
+#[tokio::test]
 async fn each_call_may_fail_once_and_no_pod_goes_before_the_endpoints() {
     let (from, to) = {
         let mut fixture = Box::pin(fixture_with_stubborn_pod()).await;

@@ -111,6 +111,31 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
 }
 
 #[tokio::test]
+async fn violations_stay_and_go_whatever_is_said_of_who_has_written_the_status() {
+    let mut fixture = ready().await;
+    let idle = json!({"mode": "DryRun", "gpus": 1, "idleGPUs": 1});
+    fixture.change_tenant(|cluster| cluster["status"]["idle"] = idle.clone());
+    let forbids = json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": "1h"});
+    set_class(&fixture, &forbids);
+    fixture.reconcile().await.unwrap();
+    let forged = json!({"manager": "berth-control", "operation": "Apply", "subresource": "status", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:status": {"f:idle": {}}}});
+    for (generation, writers) in [(2, json!([])), (3, json!([forged]))] {
+        fixture.change_tenant(|cluster| {
+            cluster["metadata"]["managedFields"] = writers;
+            cluster["metadata"]["generation"] = generation.into();
+        });
+        fixture.reconcile().await.unwrap();
+        assert_eq!(violations(&fixture), [("ClassNotAllowed".to_owned(), false)]);
+        assert_eq!(fixture.status()["idle"], idle);
+    }
+    set_class(&fixture, &json!({}));
+    fixture.reconcile_until_ready().await;
+    assert_eq!(violations(&fixture), vec![]);
+    assert_eq!(fixture.status()["idle"], idle);
+}
+
+#[tokio::test]
 async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_back() {
     let mut fixture = ready().await;
     let namespace = fixture.id.workload_namespace();

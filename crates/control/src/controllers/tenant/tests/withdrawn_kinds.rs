@@ -1,8 +1,9 @@
 //! Objects of a kind that the class does not list any more leave the host.
 
-use super::{failures::fixture_with_kind, fixture::Fixture};
-use berth_api::{TenantClass, TenantClassSpec};
+use super::{super::memory::KIND_DELETIONS, failures::fixture_with_kind, fixture::Fixture};
+use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
 use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const NOTE: &str = "withdrawn-kinds.json";
@@ -65,8 +66,10 @@ fn serve(fixture: &Fixture, versions: &[&str]) {
         .host
         .serve("/apis", json!({"kind": "APIGroupList", "groups": groups}));
     for version in versions {
-        let resources =
-            json!([{"name": "widgets", "kind": "Widget", "namespaced": true, "singularName": "widget", "verbs": []}]);
+        let resources = json!([
+            {"name": "widgets", "kind": "Widget", "namespaced": true, "singularName": "widget", "verbs": []},
+            {"name": "gadgets", "kind": "Gadget", "namespaced": true, "singularName": "gadget", "verbs": []},
+        ]);
         let list = json!({"kind": "APIResourceList", "groupVersion": format!("example.com/{version}"), "resources": resources});
         fixture.host.serve(&format!("/apis/example.com/{version}"), list);
     }
@@ -196,4 +199,98 @@ async fn objects_go_although_the_host_serves_another_version_than_the_class_has_
         .insert(&of_v2, fixture.host.get(&path(&fixture, "route")).unwrap());
     Box::pin(fixture.reconcile()).await.unwrap();
     assert!(fixture.host.get(&of_v2).is_none());
+}
+
+#[tokio::test]
+async fn objects_that_cannot_be_deleted_cost_no_other_writes() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    withdraw(&fixture);
+    fixture.host.refuse_writes(Some(("/widgets/", 403, "no")));
+    for _ in 0..2 {
+        assert!(Box::pin(fixture.reconcile()).await.is_err());
+    }
+    let from = fixture.count_calls();
+    assert!(Box::pin(fixture.reconcile()).await.is_err());
+    let reason = fixture.condition("InfrastructureReady").unwrap()["reason"].clone();
+    assert_eq!(reason, "WithdrawnKindsNotPermitted");
+    let namespace = format!("host PATCH /api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let calls = fixture.script.calls().split_off(from);
+    assert!(calls.iter().all(|call| call.text != namespace), "{calls:#?}");
+}
+
+/// What converts the objects of the kind is gone from the host, and API servers wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_never_answers_keeps_nothing_else_of_the_tenant_waiting() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    withdraw(&fixture);
+    fixture.host.never_answer(Some("/widgets"));
+    let reconcile = tokio::time::timeout(Duration::from_secs(60), Box::pin(fixture.reconcile()));
+    assert!(reconcile.await.expect("it ends").is_err());
+    let reason = |kind| fixture.condition(kind).unwrap()["reason"].clone();
+    assert_eq!(reason("InfrastructureReady"), "WithdrawnKindsSlow");
+    assert_eq!(reason("ControlPlaneReady"), "Running");
+    assert!(note(&fixture).as_str().unwrap().contains("widgets"));
+    fixture.host.never_answer(None);
+    // As many others as have a turn at the same time wait for such kinds.
+    let tenants = Arc::clone(&fixture.context.tenants);
+    let turns = tenants.kind_deletions.0.acquire_many(KIND_DELETIONS).await.unwrap();
+    assert!(Box::pin(fixture.reconcile()).await.is_err());
+    let reason = fixture.condition("InfrastructureReady").unwrap()["reason"].clone();
+    assert_eq!(reason, "WithdrawnKindsSlow");
+    drop(turns);
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(names(&fixture), ["platform"]);
+}
+
+/// The record has it before the other one.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_never_answers_keeps_no_other_kind_on_the_host() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    let mut spec = TenantClassSpec::default();
+    let kind = |kind: &str, resource: &str| SyncedKind {
+        group: "example.com".into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        resource: resource.into(),
+        ..SyncedKind::default()
+    };
+    spec.sync.kinds = vec![kind("Gadget", "gadgets"), kind("Widget", "widgets")];
+    serve(&fixture, &["v1"]);
+    let class = TenantClass::new("gold", spec);
+    fixture.host.insert(CLASS, serde_json::to_value(class).unwrap());
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert_eq!(names(&fixture), ["platform", "route"], "the class lists the kind");
+    withdraw(&fixture);
+    fixture.host.never_answer(Some("/gadgets"));
+    assert!(Box::pin(fixture.reconcile()).await.is_err());
+    assert_eq!(names(&fixture), ["platform"]);
+    let condition = fixture.condition("InfrastructureReady").unwrap();
+    assert_eq!(condition["reason"], "WithdrawnKindsSlow");
+    let message = condition["message"].as_str().unwrap();
+    assert!(
+        message.contains("gadgets.example.com") && !message.contains("widgets"),
+        "{message}"
+    );
+    // Once no late write of the syncer is left, only the kind that does not answer is noted.
+    for _ in 0..2 {
+        let _ = Box::pin(fixture.reconcile()).await;
+    }
+    let noted = note(&fixture);
+    let noted = noted.as_str().unwrap();
+    assert!(noted.contains("gadgets") && !noted.contains("widgets"), "{noted}");
+}
+
+#[tokio::test]
+async fn another_control_looks_twice() {
+    let mut fixture = Box::pin(ready_with_widget()).await;
+    withdraw(&fixture);
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert_eq!(names(&fixture), ["platform"]);
+    // It may have ended before it took the syncer's rights away.
+    fixture.context.tenants.forget(super::fixture::UID);
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert!(note(&fixture).as_str().unwrap().contains("widgets"));
+    insert(&fixture, "late", "syncer");
+    let _ = Box::pin(fixture.reconcile()).await;
+    assert_eq!(names(&fixture), ["platform"]);
 }
