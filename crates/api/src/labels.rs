@@ -343,6 +343,13 @@ pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
 /// Set by: platform, team.
 pub const CREDENTIALS_ROTATION_REQUESTED_AT: &str = "berth.dev/credentials-rotation-requested-at";
 
+/// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
+/// Set by: Berth.
+pub const USAGE_MONTH: &str = "berth.dev/usage-month";
+/// Label of `UsageRecord`s: the slug of the tenant that used it. Not [`TENANT`]: what has that label is deleted with the tenant.
+/// Set by: Berth.
+pub const USAGE_TENANT: &str = "berth.dev/usage-tenant";
+
 /// Label that the API server itself puts on every namespace: its name.
 /// Set by: Kubernetes.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
