@@ -89,6 +89,9 @@ mod tests {
         assert_eq!(amounts.get(UsageResource::Gpu), i128::MAX);
         assert_eq!(amounts.get(UsageResource::Cpu), 0);
         let resources: Vec<UsageResource> = amounts.iter().map(|(resource, _)| resource).collect();
-        assert_eq!(resources, [UsageResource::Gpu, UsageResource::Node, UsageResource::ControlPlane]);
+        assert_eq!(
+            resources,
+            [UsageResource::Gpu, UsageResource::Node, UsageResource::ControlPlane]
+        );
     }
 }

@@ -51,8 +51,7 @@ impl Month {
 
     /// When the next one begins, in UTC.
     pub fn end(self) -> Timestamp {
-        let seconds = start_second(self.last_day()).saturating_add(DAY);
-        Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+        timestamp_of(start_second(self.last_day()).saturating_add(DAY))
     }
 
     /// Months since the year 0, to compare months by their distance.
@@ -73,10 +72,13 @@ impl FromStr for Month {
     /// Reads `2026-11`.
     fn from_str(text: &str) -> Result<Self, MonthError> {
         let is_like_a_month = text.len() == 7
-            && text
-                .bytes()
-                .enumerate()
-                .all(|(index, byte)| if index == 4 { byte == b'-' } else { byte.is_ascii_digit() });
+            && text.bytes().enumerate().all(|(index, byte)| {
+                if index == 4 {
+                    byte == b'-'
+                } else {
+                    byte.is_ascii_digit()
+                }
+            });
         let day = is_like_a_month.then(|| format!("{text}-01").parse::<Date>());
         match day {
             Some(Ok(day)) => Ok(Self(day)),
@@ -92,7 +94,7 @@ pub struct MonthError(String);
 
 /// When a day begins, in UTC.
 pub(crate) fn start_of(day: Date) -> Timestamp {
-    Timestamp::from_second(start_second(day)).unwrap_or(Timestamp::MIN)
+    timestamp_of(start_second(day))
 }
 
 /// The second of the epoch at which a day begins.
@@ -100,10 +102,15 @@ pub(crate) fn start_second(day: Date) -> i64 {
     day.duration_since(Date::constant(1970, 1, 1)).as_secs()
 }
 
+/// The instant at which a second of the epoch begins, or the nearest that there is.
+pub(crate) fn timestamp_of(second: i64) -> Timestamp {
+    let nearest = if second < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_second(second).unwrap_or(nearest)
+}
+
 /// The day that has a second of the epoch.
 pub(crate) fn day_of_second(second: i64) -> Date {
-    let at = Timestamp::from_second(second).unwrap_or(if second < 0 { Timestamp::MIN } else { Timestamp::MAX });
-    day_of(at)
+    day_of(timestamp_of(second))
 }
 
 /// The second of the epoch of an instant, rounded down.
@@ -134,7 +141,10 @@ mod tests {
         assert_eq!(december, Month::of(date(2026, 12, 31)));
         assert_eq!(december.start(), at("2026-12-01T00:00:00Z"));
         assert_eq!(december.end(), at("2027-01-01T00:00:00Z"));
-        assert_eq!((december.first_day(), december.last_day()), (date(2026, 12, 1), date(2026, 12, 31)));
+        assert_eq!(
+            (december.first_day(), december.last_day()),
+            (date(2026, 12, 1), date(2026, 12, 31))
+        );
     }
 
     #[test]
@@ -153,9 +163,24 @@ mod tests {
         let month: Month = "2026-11".parse().unwrap();
         assert_eq!(month.to_string(), "2026-11");
         assert_eq!("0001-02".parse::<Month>().unwrap().to_string(), "0001-02");
-        for text in ["", "2026", "2026-13", "2026-00", "2026-1", "26-11", "2026-11-01", "2026/11", "-026-11", "2026-+1", "äöü-1"] {
+        for text in [
+            "",
+            "2026",
+            "2026-13",
+            "2026-00",
+            "2026-1",
+            "26-11",
+            "2026-11-01",
+            "2026/11",
+            "-026-11",
+            "2026-+1",
+            "äöü-1",
+        ] {
             let error = text.parse::<Month>().unwrap_err();
-            assert_eq!(error.to_string(), format!("{text:?} is not a month; write it as in 2026-11"));
+            assert_eq!(
+                error.to_string(),
+                format!("{text:?} is not a month; write it as in 2026-11")
+            );
         }
     }
 

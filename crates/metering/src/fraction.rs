@@ -14,7 +14,11 @@ pub(crate) fn format_fraction(numerator: i128, denominator: i128, decimals: u32)
         whole += 1;
         part -= scale;
     }
-    let sign = if is_negative && (whole, part) != (0, 0) { "-" } else { "" };
+    let sign = if is_negative && (whole, part) != (0, 0) {
+        "-"
+    } else {
+        ""
+    };
     if decimals == 0 {
         return format!("{sign}{whole}");
     }
@@ -41,7 +45,11 @@ mod tests {
             (-1, 1000, 2, "0.00"),
             (7, 2, 0, "4"),
         ] {
-            assert_eq!(format_fraction(numerator, denominator, decimals), text, "{numerator}/{denominator}");
+            assert_eq!(
+                format_fraction(numerator, denominator, decimals),
+                text,
+                "{numerator}/{denominator}"
+            );
         }
     }
 

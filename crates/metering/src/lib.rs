@@ -16,9 +16,13 @@ mod amounts;
 mod calendar;
 mod fraction;
 mod item;
+mod meter;
 mod price;
+mod record;
 
 pub use amounts::{Amounts, hours, hours_unit};
 pub use calendar::{Month, MonthError, day_of};
 pub use item::{Identity, Item, LineKey};
+pub use meter::{Cut, Meter, Observed};
 pub use price::{Cost, Price, PriceBook, PriceError, PriceErrors, Priced};
+pub use record::is_expired;

@@ -1,9 +1,6 @@
 //! The price lists of one card, and which rate of them applies.
 
-use super::{
-    error::PriceError,
-    money::Price,
-};
+use super::{error::PriceError, money::Price};
 use crate::item::LineKey;
 use berth_api::{NodeMode, PriceList, Rate, RateCard, UsageResource};
 use jiff::civil::Date;

@@ -4,6 +4,8 @@ mod book;
 mod error;
 mod list;
 mod money;
+#[cfg(test)]
+mod tests;
 
 pub use book::{PriceBook, Priced};
 pub use error::{PriceError, PriceErrors};

@@ -92,7 +92,19 @@ mod tests {
         ] {
             assert_eq!(price(text).to_string(), written);
         }
-        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", "1.0000000001", "1234567890", "1.2.3", "١"] {
+        for text in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "-1",
+            "+1",
+            "1e3",
+            "1.0000000001",
+            "1234567890",
+            "1.2.3",
+            "١",
+        ] {
             assert_eq!(Price::parse(text), None, "{text}");
         }
         assert!(price("2.1") > price("2.09"));
@@ -109,9 +121,18 @@ mod tests {
     fn costs_are_of_hours() {
         assert_eq!(price("2.10").cost(UsageResource::Gpu, 8 * 3600).format(2), "16.80");
         assert_eq!(price("0.03").cost(UsageResource::Cpu, 1500 * 3600).format(3), "0.045");
-        assert_eq!(price("0.004").cost(UsageResource::Memory, 2048 * 3600).format(3), "0.008");
-        assert_eq!(price("0.0002").cost(UsageResource::Storage, 1024 * 3600).format(4), "0.0002");
-        assert_eq!(price("0.10").cost(UsageResource::ControlPlane, 86_400).format(2), "2.40");
+        assert_eq!(
+            price("0.004").cost(UsageResource::Memory, 2048 * 3600).format(3),
+            "0.008"
+        );
+        assert_eq!(
+            price("0.0002").cost(UsageResource::Storage, 1024 * 3600).format(4),
+            "0.0002"
+        );
+        assert_eq!(
+            price("0.10").cost(UsageResource::ControlPlane, 86_400).format(2),
+            "2.40"
+        );
         assert!(price("5").cost(UsageResource::Node, 0).is_zero());
         assert!(price("5").cost(UsageResource::Node, -1).is_zero());
     }
