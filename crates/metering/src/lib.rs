@@ -14,11 +14,13 @@
 
 mod amounts;
 mod calendar;
+pub mod focus;
 mod fraction;
 mod item;
 mod meter;
 mod price;
 mod record;
+mod report;
 
 pub use amounts::{Amounts, hours, hours_unit};
 pub use calendar::{Month, MonthError, day_of};
@@ -26,3 +28,4 @@ pub use item::{Identity, Item, LineKey};
 pub use meter::{Cut, Meter, Observed};
 pub use price::{Cost, Price, PriceBook, PriceError, PriceErrors, Priced};
 pub use record::is_expired;
+pub use report::{GroupBy, GroupByError, Query, Report, Row, report};

@@ -43,11 +43,7 @@ pub struct Row {
 }
 
 /// Usage and costs as the records and the prices say.
-pub fn report<'a>(
-    records: impl IntoIterator<Item = &'a UsageRecord>,
-    prices: &PriceBook,
-    query: &Query,
-) -> Report {
+pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &PriceBook, query: &Query) -> Report {
     let mut rows: BTreeMap<Vec<Option<String>>, Row> = BTreeMap::new();
     let mut total = Row::default();
     let mut through = Through::default();

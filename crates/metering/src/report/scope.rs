@@ -26,7 +26,11 @@ pub struct Query {
 impl Query {
     fn has_tenant(&self, tenant: &UsageTenant) -> bool {
         let is_named = self.tenants.is_empty() || self.tenants.contains(&tenant.name);
-        is_named && self.namespace.as_ref().is_none_or(|namespace| *namespace == tenant.namespace)
+        is_named
+            && self
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| *namespace == tenant.namespace)
     }
 }
 
