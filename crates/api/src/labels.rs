@@ -32,7 +32,8 @@ pub const RECYCLING: &str = "recycling";
 /// Annotation on a node: since when it is in its state (RFC 3339).
 /// Set by: Berth.
 pub const STATE_SINCE: &str = "berth.dev/state-since";
-/// Annotation on a node: since when it serves its tenant (RFC 3339).
+/// Annotation on a node: since when it serves its tenant (RFC 3339). In the first state after it has left its tenant, which began at [`STATE_SINCE`]: since
+/// when it served that one.
 /// Set by: Berth.
 pub const ASSIGNED_SINCE: &str = "berth.dev/assigned-since";
 /// Annotation on a node: reason of its state, as text.
