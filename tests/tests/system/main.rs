@@ -21,6 +21,7 @@ mod integrations;
 mod leadership;
 mod lifecycle;
 mod limits;
+mod metering;
 mod network;
 mod node_recycling;
 mod nodes;
@@ -151,6 +152,7 @@ fn that_stop_control() -> Group {
         unreadable::objects_that_control_cannot_read_stop_nothing,
         sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
         gpu_clients::programs_leave_gpus_for_a_scrub_and_return_although_control_is_killed,
+        metering::nothing_is_counted_twice_although_control_is_killed,
         quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
         sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
         gateway::a_team_works_through_the_gateway,

@@ -70,6 +70,12 @@ fn control_rules() -> Vec<PolicyRule> {
             &["patch", "update"],
         ),
         rule("berth.dev", &["tenantnodes", "tenantschedules"], &WRITE),
+        // What tenants used. They outlast the tenants.
+        rule(
+            "berth.dev",
+            &["usagerecords"],
+            &["get", "list", "create", "update", "delete"],
+        ),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("berth.dev", &[RESOURCE], &[BYPASS]),
         // For kubelets of the host's control plane.
