@@ -75,7 +75,8 @@ pub type FocusRow = [String; COLUMNS.len()];
 pub struct Focus {
     /// The rows: by record, line and day.
     pub rows: Vec<FocusRow>,
-    /// What was used and has no row, as no RateCard has a price for it.
+    /// What was used and has no row, as no RateCard has a price for it. Nodes are left out if their GPUs have a price, and GPUs if their nodes have
+    /// one.
     pub unpriced: Amounts,
 }
 
@@ -93,17 +94,18 @@ pub fn focus<'a>(
         let Some(record) = in_scope(record, query) else {
             continue;
         };
-        for (key, days) in record.lines() {
+        let lines = record.lines();
+        for (key, days) in lines.iter() {
             for (day, amount) in days {
-                let priced = prices.price(&key, day, amount);
-                if priced.is_empty() {
-                    focus.unpriced.add(key.resource, i128::from(amount));
+                let priced = prices.price(key, *day, *amount);
+                if priced.is_empty() && !lines.is_priced_otherwise(key, *day, prices) {
+                    focus.unpriced.add(key.resource, i128::from(*amount));
                 }
                 let charge = Charge {
                     record: &record,
-                    key: &key,
-                    day,
-                    quantity: without_zeros(hours(key.resource, i128::from(amount), DECIMALS)),
+                    key,
+                    day: *day,
+                    quantity: without_zeros(hours(key.resource, i128::from(*amount), DECIMALS)),
                 };
                 focus
                     .rows

@@ -204,11 +204,14 @@ fn there_is_a_row_for_each_day_of_the_query_that_is_priced() {
         resource: UsageResource::Node,
         ..gpus()
     };
+    let pods = LineKey::new(UsageResource::Cpu);
     let record = record_of(&[
         (gpus(), 3, 3_600),
         (gpus(), 4, 3_600),
         (gpus(), 5, 3_600),
-        (node, 4, 7_200),
+        // Its GPUs have a price.
+        (node, 4, 3_600),
+        (pods, 4, 7_200),
     ]);
     let query = Query {
         from: date(2026, 11, 5),
@@ -222,6 +225,6 @@ fn there_is_a_row_for_each_day_of_the_query_that_is_priced() {
         .map(|row| by_column(row)["ChargePeriodStart"])
         .collect();
     assert_eq!(days, ["2026-11-05T00:00:00Z", "2026-11-06T00:00:00Z"]);
-    assert_eq!(focus.unpriced.get(UsageResource::Node), 7_200);
-    assert_eq!(focus.unpriced.get(UsageResource::Gpu), 0);
+    let unpriced: Vec<(UsageResource, i128)> = focus.unpriced.iter().collect();
+    assert_eq!(unpriced, [(UsageResource::Cpu, 7_200)]);
 }

@@ -51,13 +51,11 @@ impl Meter {
     /// Takes a stored record, at the start, before anything is observed. The order of the records does not matter. Of each tenant the latest
     /// is kept: what is before its end is counted already.
     pub fn load(&mut self, record: UsageRecord) {
-        match self.tenants.get_mut(&record.spec.tenant.uid) {
-            Some(tenant) => tenant.store(record),
-            None => {
-                let uid = record.spec.tenant.uid.clone();
-                self.tenants
-                    .extend(Tenant::of_record(record).map(|tenant| (uid, tenant)));
-            }
+        let uid = record.spec.tenant.uid.clone();
+        if let Some(tenant) = self.tenants.get_mut(&uid) {
+            tenant.store(record);
+        } else if let Some(tenant) = Tenant::of_record(record) {
+            self.tenants.insert(uid, tenant);
         }
     }
 

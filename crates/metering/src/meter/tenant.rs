@@ -21,7 +21,7 @@ const WRITE_INTERVAL: i64 = 15 * 60;
 /// What the meter knows about one tenant. Times are seconds of the epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
-    tenant: UsageTenant,
+    identity: UsageTenant,
     /// The record of the latest month that has one, as it is stored.
     stored: Option<UsageRecord>,
     /// Everything before it is in records or in `pending`. It never goes back.
@@ -54,9 +54,9 @@ impl Tenant {
         Some(Self::begin(record.spec.tenant.clone(), through, Some(record)))
     }
 
-    fn begin(tenant: UsageTenant, observed_through: i64, stored: Option<UsageRecord>) -> Self {
+    fn begin(identity: UsageTenant, observed_through: i64, stored: Option<UsageRecord>) -> Self {
         Self {
-            tenant,
+            identity,
             stored,
             observed_through,
             is_observed: false,
@@ -104,7 +104,7 @@ impl Tenant {
         }
         self.nodes = nodes;
         first_cut.map(|from| Cut {
-            tenant: self.tenant.clone(),
+            tenant: self.identity.clone(),
             from: timestamp_of(from),
             counted_from: timestamp_of(earliest),
         })
@@ -135,7 +135,7 @@ impl Tenant {
             .as_mut()
             .filter(|stored| stored.spec.month == record.spec.month)
         {
-            stored.metadata = record::metadata(&self.tenant, month);
+            stored.metadata = record::metadata(&self.identity, month);
         }
     }
 
@@ -185,7 +185,7 @@ impl Tenant {
     /// Whether a moment has passed since the last write that comes every [`WRITE_INTERVAL`], and for each tenant at another time.
     fn has_waited(&self, now: i64) -> bool {
         let mut hasher = DefaultHasher::new();
-        self.tenant.uid.hash(&mut hasher);
+        self.identity.uid.hash(&mut hasher);
         let interval = WRITE_INTERVAL.unsigned_abs();
         let offset = i64::try_from(hasher.finish() % interval).unwrap_or_default();
         let count = |second: i64| second.saturating_sub(offset).div_euclid(WRITE_INTERVAL);
@@ -205,7 +205,7 @@ impl Tenant {
             at: timestamp_of(self.observed_through.min(end)),
             is_in_use: self.is_in_use && self.observed_through < end,
         };
-        lines.record(&self.tenant, month, stored, through)
+        lines.record(&self.identity, month, stored, through)
     }
 }
 

@@ -128,13 +128,13 @@ impl PriceBook {
 impl Cards {
     /// The price of what has this key, on a day, and the name of its card.
     fn price(&self, key: &LineKey, day: Date) -> Option<(&str, Price)> {
-        let target = |kind, name: &Option<String>| {
-            let name = name.clone()?;
+        let target = |kind, name: Option<&String>| {
+            let name = name?.clone();
             Some(Some(RateCardTarget { kind, name }))
         };
         let targets = [
-            target(RateCardTargetKind::Project, &key.project_name),
-            target(RateCardTargetKind::Organization, &key.organization_name),
+            target(RateCardTargetKind::Project, key.project_name.as_ref()),
+            target(RateCardTargetKind::Organization, key.organization_name.as_ref()),
             Some(None),
         ];
         targets.into_iter().flatten().find_map(|target| {

@@ -7,7 +7,7 @@ mod tests;
 
 pub use group::{GroupBy, GroupByError};
 pub use scope::Query;
-pub(crate) use scope::{RecordInScope, in_scope};
+pub(crate) use scope::{RecordInScope, RecordLines, in_scope};
 
 use crate::{
     amounts::Amounts,
@@ -27,6 +27,9 @@ pub struct Report {
     pub total: Row,
     /// Everything that was used before this time is in the report, as far as its days reach. None if there are no records of these days.
     pub metered_through: Option<Timestamp>,
+    /// Whether nothing was used on these days after that time, as far as the records say: tenants that use something now, and are counted up to an
+    /// earlier time, are not complete.
+    pub is_complete: bool,
 }
 
 /// Usage and costs of a group.
@@ -38,7 +41,8 @@ pub struct Row {
     pub amounts: Amounts,
     /// What that costs, by currency.
     pub costs: BTreeMap<String, Cost>,
-    /// Of what was used, that for which no RateCard has a price, in any currency. Empty if there are no RateCards.
+    /// Of what was used, that for which no RateCard has a price, in any currency. Nodes are left out if their GPUs have a price, and GPUs if their
+    /// nodes have one. Empty if there are no RateCards.
     pub unpriced: Amounts,
 }
 
@@ -53,13 +57,14 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
             continue;
         };
         through.add(&record);
-        for (key, days) in record.lines() {
+        let lines = record.lines();
+        for (key, days) in lines.iter() {
             // The days of a line are in one group, or each in one of its own.
             for days in days.chunk_by(|_, _| !is_by_day) {
-                let values = query.group_by.iter().map(|by| by.value(&record, &key, days[0].0));
+                let values = query.group_by.iter().map(|by| by.value(&record, key, days[0].0));
                 let row = rows.entry(values.collect()).or_default();
                 for (day, amount) in days {
-                    let priced = PricedUsage::new(&key, *day, *amount, prices);
+                    let priced = PricedUsage::new(&lines, key, (*day, *amount), prices);
                     priced.add_to(row);
                     priced.add_to(&mut total);
                 }
@@ -71,6 +76,7 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
         rows,
         total,
         metered_through: through.time(),
+        is_complete: through.earliest.is_none(),
     }
 }
 
@@ -83,13 +89,13 @@ struct PricedUsage<'a> {
 }
 
 impl<'a> PricedUsage<'a> {
-    fn new(key: &'a LineKey, day: Date, amount: i64, prices: &'a PriceBook) -> Self {
+    fn new(lines: &RecordLines, key: &'a LineKey, (day, amount): (Date, i64), prices: &'a PriceBook) -> Self {
         let priced = prices.price(key, day, amount);
         let costs: Vec<(&str, Cost)> = priced.iter().map(|priced| (priced.currency, priced.cost)).collect();
         Self {
             key,
             amount,
-            is_unpriced: costs.is_empty() && !prices.is_empty(),
+            is_unpriced: costs.is_empty() && !prices.is_empty() && !lines.is_priced_otherwise(key, day, prices),
             costs,
         }
     }

@@ -4,9 +4,11 @@ use super::GroupBy;
 use crate::{
     calendar::{Month, start_of},
     item::LineKey,
+    price::PriceBook,
 };
-use berth_api::{UsageRecord, UsageTenant};
+use berth_api::{UsageRecord, UsageResource, UsageTenant};
 use jiff::{Span, Timestamp, civil::Date};
+use std::collections::BTreeMap;
 
 /// Which usage a report is about, and in which groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,14 +70,19 @@ impl<'a> RecordInScope<'a> {
     }
 
     /// The lines of the record with the amounts of its days that are not zero.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (LineKey, Vec<(Date, i64)>)> + use<'a> {
-        let (month, from, to) = (self.month, self.from, self.to);
-        self.record.spec.lines.iter().map(move |line| {
-            let days = month.first_day().series(Span::new().days(1)).take(month.days());
+    pub(crate) fn lines(&self) -> RecordLines {
+        let mut lines: BTreeMap<LineKey, Vec<(Date, i64)>> = BTreeMap::new();
+        for line in &self.record.spec.lines {
+            let days = self
+                .month
+                .first_day()
+                .series(Span::new().days(1))
+                .take(self.month.days());
             let amounts = days.zip(line.daily.iter().copied());
-            let used = amounts.filter(|(day, amount)| (from..=to).contains(day) && *amount > 0);
-            (LineKey::of(line), used.collect())
-        })
+            let used = amounts.filter(|(day, amount)| (self.from..=self.to).contains(day) && *amount > 0);
+            lines.entry(LineKey::of(line)).or_default().extend(used);
+        }
+        RecordLines(lines)
     }
 
     /// Up to when its days are metered.
@@ -91,5 +98,33 @@ impl<'a> RecordInScope<'a> {
     /// When its last day ends.
     fn end(&self) -> Timestamp {
         self.to.tomorrow().map_or(Timestamp::MAX, start_of)
+    }
+}
+
+/// What was used of the lines of a record, by day.
+pub(crate) struct RecordLines(BTreeMap<LineKey, Vec<(Date, i64)>>);
+
+impl RecordLines {
+    /// The lines, with what was used on each day.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LineKey, &[(Date, i64)])> + '_ {
+        self.0.iter().map(|(key, days)| (key, days.as_slice()))
+    }
+
+    /// Whether something has a price by what it is a part of, or what is a part of it: nodes and their GPUs are two counts of the same, and most
+    /// price lists have rates for one of them.
+    pub(crate) fn is_priced_otherwise(&self, key: &LineKey, day: Date, prices: &PriceBook) -> bool {
+        let resource = match key.resource {
+            UsageResource::Gpu => UsageResource::Node,
+            UsageResource::Node => UsageResource::Gpu,
+            UsageResource::Cpu | UsageResource::Memory | UsageResource::Storage | UsageResource::ControlPlane => {
+                return false;
+            }
+        };
+        let other = LineKey {
+            resource,
+            ..key.clone()
+        };
+        let days = self.0.get(&other).map(Vec::as_slice).unwrap_or_default();
+        days.iter().any(|(of_other, _)| *of_other == day) && !prices.price(&other, day, 0).is_empty()
     }
 }

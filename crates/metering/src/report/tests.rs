@@ -217,14 +217,16 @@ fn tenants_are_selected_by_namespace_and_name() {
 
 #[test]
 fn what_has_no_price_is_reported() {
-    let records = records();
+    let mut records = records();
+    let storage = LineKey::new(UsageResource::Storage).line(vec![7_200]);
+    records[2].spec.lines.push(storage);
     let by_resource = november(&[GroupBy::Resource]);
     let report_with = |prices: &PriceBook| report(&records, prices, &by_resource);
     let with_prices = report_with(&prices());
     let unpriced: Vec<(UsageResource, i128)> = with_prices.total.unpriced.iter().collect();
-    assert_eq!(unpriced, [(UsageResource::Node, 3 * 3_600)]);
+    assert_eq!(unpriced, [(UsageResource::Storage, 7_200)]);
     assert!(with_prices.rows[0].unpriced.is_empty());
-    assert_eq!(with_prices.rows[2].unpriced, with_prices.total.unpriced);
+    assert_eq!(with_prices.rows[3].unpriced, with_prices.total.unpriced);
     let without_prices = report_with(&PriceBook::default());
     assert!(without_prices.total.unpriced.is_empty());
     assert!(without_prices.total.costs.is_empty());
@@ -232,23 +234,69 @@ fn what_has_no_price_is_reported() {
 }
 
 #[test]
+fn nodes_have_a_price_if_their_gpus_have_one_and_the_other_way_round() {
+    let node = |pool: &str| LineKey {
+        pool_name: Some(pool.into()),
+        ..key(UsageResource::Node, None)
+    };
+    let gpus = LineKey {
+        resource: UsageResource::Gpu,
+        ..node("h100")
+    };
+    let recorded = Recorded {
+        // A pool without GPUs, and a day on which no GPU is recorded.
+        lines: vec![
+            (gpus, 0, 8 * 3_600),
+            (node("h100"), 0, 3_600),
+            (node("h100"), 1, 1_800),
+            (node("cpu"), 0, 7_200),
+        ],
+        ..unused("ai", "train")
+    };
+    let records = [recorded.record()];
+    let unpriced = |rates: serde_json::Value| {
+        let spec = json!({"currency": "EUR", "prices": [{"rates": rates}]});
+        let card = RateCard::new("list", serde_json::from_value(spec).unwrap());
+        let october = query(date(2026, 10, 1), date(2026, 10, 31), &[]);
+        let report = report(&records, &PriceBook::new(&[card]).unwrap(), &october);
+        report.total.unpriced.iter().collect::<Vec<_>>()
+    };
+    assert_eq!(
+        unpriced(json!([{"resource": "GPU", "price": "2"}])),
+        [(UsageResource::Node, 1_800 + 7_200)]
+    );
+    assert!(unpriced(json!([{"resource": "Node", "price": "2"}])).is_empty());
+    assert_eq!(
+        unpriced(json!([{"resource": "CPU", "price": "2"}])),
+        [
+            (UsageResource::Gpu, 8 * 3_600),
+            (UsageResource::Node, 3_600 + 1_800 + 7_200)
+        ]
+    );
+}
+
+#[test]
 fn a_report_says_up_to_when_it_is_complete() {
     let records = records();
     let through = |records: &[UsageRecord], from, to| {
         let report = report(records, &PriceBook::default(), &query(from, to, &[]));
-        report.metered_through.map(|time| time.to_string())
+        let through = report.metered_through.map_or_else(String::new, |time| time.to_string());
+        (through, report.is_complete)
     };
+    let ends = |time: &str, is_complete: bool| (time.to_owned(), is_complete);
     let (first, last) = (date(2026, 10, 1), date(2026, 11, 30));
-    assert_eq!(through(&records, first, last).as_deref(), Some("2026-11-05T11:50:00Z"));
+    assert_eq!(through(&records, first, last), ends("2026-11-05T11:50:00Z", false));
     // One that uses nothing is not behind.
     let mut idle = records.clone();
     idle[2].spec.in_use = false;
-    assert_eq!(through(&idle, first, last).as_deref(), Some("2026-11-05T12:00:00Z"));
+    assert_eq!(through(&idle, first, last), ends("2026-11-05T12:00:00Z", false));
+    idle[1].spec.in_use = false;
+    assert_eq!(through(&idle, first, last), ends("2026-11-05T12:00:00Z", true));
     // Days that are over are complete.
     let over = through(&records, first, date(2026, 11, 4));
-    assert_eq!(over.as_deref(), Some("2026-11-05T00:00:00Z"));
-    assert_eq!(through(&records, date(2025, 1, 1), date(2025, 1, 31)), None);
-    assert_eq!(through(&[], first, last), None);
+    assert_eq!(over, ends("2026-11-05T00:00:00Z", true));
+    assert_eq!(through(&records, date(2025, 1, 1), date(2025, 1, 31)), ends("", true));
+    assert_eq!(through(&[], first, last), ends("", true));
 }
 
 #[test]
