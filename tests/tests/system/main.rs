@@ -31,6 +31,7 @@ mod platform_objects;
 mod platform_requests;
 mod published;
 mod quotas;
+mod rate_cards;
 mod reservations;
 mod restore;
 mod schedules;
@@ -109,6 +110,9 @@ fn main() -> ExitCode {
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,
+                rate_cards::schemas_reject_invalid_prices,
+                rate_cards::the_examples_of_prices_are_valid,
+                rate_cards::records_keep_their_tenant_and_month_and_never_go_back,
                 reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
                 reservations::a_project_is_deleted_after_its_tenants,
                 user_stamps::users_are_stamped_and_nobody_forges_them,
