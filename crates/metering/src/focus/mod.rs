@@ -25,8 +25,8 @@ pub const VERSION: &str = "1.3";
 /// Decimals of quantities and costs, at most.
 const DECIMALS: u32 = 10;
 
-/// The columns, in the order of the alphabet, as FOCUS wants them.
-pub const COLUMNS: [&str; 38] = [
+/// The columns, in the order of the alphabet, as FOCUS wants them. What it does not define begins with `x_` and is at the end.
+pub const COLUMNS: [&str; 39] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -65,6 +65,7 @@ pub const COLUMNS: [&str; 38] = [
     "SubAccountName",
     "SubAccountType",
     "Tags",
+    "x_RateCard",
 ];
 
 /// Values of [`COLUMNS`]. An empty one is null.
@@ -130,7 +131,6 @@ impl Charge<'_> {
         let (key, tenant, month) = (self.key, self.record.tenant(), self.record.month());
         let resource = key.resource;
         let cost = || without_zeros(priced.cost.format(DECIMALS));
-        let price = || priced.price.to_string();
         let unit = || service::unit(resource).to_owned();
         let (account_type, account) = self.account();
         let (category, subcategory) = service::category(resource);
@@ -152,12 +152,12 @@ impl Charge<'_> {
             self.quantity.clone(),
             unit(),
             cost(),
-            price(),
+            priced.price.to_string(),
             cost(),
             provider(),
             provider(),
-            cost(),
-            price(),
+            without_zeros(priced.list_cost.format(DECIMALS)),
+            priced.list_price.to_string(),
             self.quantity.clone(),
             unit(),
             provider(),
@@ -168,12 +168,13 @@ impl Charge<'_> {
             subcategory.into(),
             sku(key),
             resource.name().into(),
-            price_details(key, priced),
+            price_details(key),
             sku(key),
             tenant.uid.clone(),
             format!("{}/{}", tenant.namespace, tenant.name),
             "TenantCluster".into(),
             self.tags(),
+            priced.card.into(),
         ]
     }
 
@@ -231,24 +232,27 @@ fn sku_parts(key: &LineKey) -> impl Iterator<Item = String> {
     parts.into_iter().flatten()
 }
 
-/// Where the price comes from, and what it is for. Keys that FOCUS does not define begin with `x_`.
-fn price_details(key: &LineKey, priced: &Priced<'_>) -> String {
-    let (card, mode) = (priced.card.to_owned(), key.mode.map(|mode| format!("{mode:?}")));
+/// What is priced. It is the same for everybody who uses it: the RateCard is not part of it. Keys that FOCUS does not define begin with `x_`.
+fn price_details(key: &LineKey) -> String {
+    let mode = key.mode.map(|mode| format!("{mode:?}"));
     object([
-        ("x_RateCard".to_owned(), Some(&card)),
+        ("StorageClass".to_owned(), key.storage_class_name.as_ref()),
         ("x_PoolName".to_owned(), key.pool_name.as_ref()),
         ("x_GpuProduct".to_owned(), key.gpu_product.as_ref()),
         ("x_NodeMode".to_owned(), mode.as_ref()),
-        ("x_StorageClassName".to_owned(), key.storage_class_name.as_ref()),
     ])
 }
 
-/// A JSON object of the keys that have a value.
+/// A JSON object of the keys that have a value; null if none has one.
 fn object<const N: usize>(fields: [(String, Option<&String>); N]) -> String {
     let present = fields
         .into_iter()
         .filter_map(|(key, value)| Some((key, Value::from(value?.as_str()))));
-    Value::Object(present.collect::<Map<String, Value>>()).to_string()
+    let object: Map<String, Value> = present.collect();
+    if object.is_empty() {
+        return String::new();
+    }
+    Value::Object(object).to_string()
 }
 
 /// A decimal number without zeros at its end.

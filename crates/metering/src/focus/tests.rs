@@ -71,7 +71,9 @@ fn by_column(row: &FocusRow) -> BTreeMap<&str, &str> {
 
 #[test]
 fn columns_are_sorted_and_have_all_mandatory_ones() {
-    assert!(COLUMNS.is_sorted());
+    // Those that FOCUS does not define are at the end.
+    let custom = COLUMNS.iter().position(|column| column.starts_with("x_")).unwrap();
+    assert!(COLUMNS[..custom].is_sorted() && COLUMNS[custom..].iter().all(|column| column.starts_with("x_")));
     for mandatory in [
         "BilledCost",
         "BillingAccountId",
@@ -148,6 +150,7 @@ fn a_row_says_who_used_what_on_a_day_and_what_it_costs() {
         ("SubAccountId", "6f2c"),
         ("SubAccountName", "ai/train"),
         ("SubAccountType", "TenantCluster"),
+        ("x_RateCard", "list"),
     ];
     let mut columns = by_column(row);
     let tags: Value = serde_json::from_str(columns.remove("Tags").unwrap()).unwrap();
@@ -164,7 +167,7 @@ fn a_row_says_who_used_what_on_a_day_and_what_it_costs() {
     let details: Value = serde_json::from_str(columns.remove("SkuPriceDetails").unwrap()).unwrap();
     assert_eq!(
         details,
-        json!({"x_RateCard": "list", "x_PoolName": "h100", "x_GpuProduct": "H100", "x_NodeMode": "Dynamic"})
+        json!({"x_PoolName": "h100", "x_GpuProduct": "H100", "x_NodeMode": "Dynamic"})
     );
     assert_eq!(columns, BTreeMap::from(expected));
 }
@@ -187,6 +190,29 @@ fn who_pays_is_the_outermost_that_there_is() {
     assert_eq!(first["ServiceCategory"], "Storage");
     assert_eq!(first["BilledCost"], "0.0002");
     assert_eq!(first["ChargeDescription"], "Storage (fast): 1 GiB-Hours at 0.0002 EUR");
+    assert_eq!(first["SkuPriceDetails"], r#"{"StorageClass":"fast"}"#);
+}
+
+#[test]
+fn prices_for_some_are_shown_beside_those_for_everybody() {
+    let card = |name: &str, targets: Value, price: &str| {
+        let prices = json!([{"rates": [{"resource": "GPU", "price": price}, {"resource": "ControlPlane", "price": price}]}]);
+        let spec = json!({"currency": "EUR", "targets": targets, "prices": prices});
+        RateCard::new(name, serde_json::from_value(spec).unwrap())
+    };
+    let organization = json!([{"kind": "Organization", "name": "research"}]);
+    let prices = PriceBook::new(&[card("list", json!([]), "2"), card("research", organization, "1.50")]).unwrap();
+    let control_plane = LineKey::new(UsageResource::ControlPlane);
+    let record = record_of(&[(gpus(), 0, 2 * 3_600), (control_plane, 0, 3_600)]);
+    let focus = focus(&[record], &prices, &query(), "Example");
+    let values = |row: &FocusRow| {
+        let row = by_column(row);
+        let columns = ["x_RateCard", "BilledCost", "ContractedUnitPrice", "ListCost", "ListUnitPrice", "SkuPriceDetails"];
+        columns.map(|column| row[column].to_owned())
+    };
+    let details = r#"{"x_GpuProduct":"H100","x_NodeMode":"Dynamic","x_PoolName":"h100"}"#;
+    assert_eq!(values(&focus.rows[0]), ["research", "3", "1.5", "4", "2", details]);
+    assert_eq!(values(&focus.rows[1]), ["list", "2", "2", "2", "2", ""]);
 }
 
 #[test]

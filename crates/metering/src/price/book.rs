@@ -42,6 +42,10 @@ pub struct Priced<'a> {
     pub price: Price,
     /// The cost.
     pub cost: Cost,
+    /// The price for everybody, of the card without targets; `price` if that has no rate for it.
+    pub list_price: Price,
+    /// The cost at that price.
+    pub list_cost: Cost,
 }
 
 impl PriceBook {
@@ -113,12 +117,14 @@ impl PriceBook {
     pub fn price(&self, key: &LineKey, day: Date, amount: i64) -> Vec<Priced<'_>> {
         let priced = self.currencies.iter().filter_map(|(currency, cards)| {
             let (card, price) = cards.price(key, day)?;
-            let cost = price.cost(key.resource, amount);
+            let list_price = cards.list_price(key, day).unwrap_or(price);
             Some(Priced {
                 currency,
                 card,
                 price,
-                cost,
+                cost: price.cost(key.resource, amount),
+                list_price,
+                list_cost: list_price.cost(key.resource, amount),
             })
         });
         priced.collect()
@@ -142,6 +148,12 @@ impl Cards {
             let price = card.lists.price(key, day)?;
             Some((card.name.as_str(), price))
         })
+    }
+
+    /// The price of what has this key, on a day, by the card without targets.
+    fn list_price(&self, key: &LineKey, day: Date) -> Option<Price> {
+        let card = self.cards.get(*self.by_target.get(&None::<RateCardTarget>)?)?;
+        card.lists.price(key, day)
     }
 }
 

@@ -160,6 +160,37 @@ fn what_a_card_has_no_rate_for_is_priced_by_the_next_one() {
 }
 
 #[test]
+fn the_list_price_is_that_of_the_card_without_targets() {
+    let project = json!([{"kind": "Project", "name": "vision"}]);
+    let rate = |resource: &str, price: &str| json!({"resource": resource, "price": price});
+    let cards = [
+        simple("all", &json!([]), &json!([rate("GPU", "3")])),
+        simple("project", &project, &json!([rate("GPU", "2"), rate("Node", "1")])),
+    ];
+    let book = PriceBook::new(&cards).unwrap();
+    let prices = |key: &LineKey| {
+        let priced = book.price(key, day(), 7200)[0];
+        [
+            priced.price.to_string(),
+            priced.cost.format(0),
+            priced.list_price.to_string(),
+            priced.list_cost.format(0),
+        ]
+    };
+    assert_eq!(prices(&gpus()), ["2", "4", "3", "6"]);
+    let node = LineKey {
+        resource: UsageResource::Node,
+        ..gpus()
+    };
+    assert_eq!(prices(&node), ["1", "2", "1", "2"], "there is no other price");
+    let of_others = LineKey {
+        project_name: None,
+        ..gpus()
+    };
+    assert_eq!(prices(&of_others), ["3", "6", "3", "6"]);
+}
+
+#[test]
 fn the_list_that_is_effective_on_the_day_applies() {
     let list = |from: Value, price: &str| match from {
         Value::Null => json!({"rates": [{"resource": "GPU", "price": price}]}),
