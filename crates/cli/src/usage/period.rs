@@ -67,9 +67,15 @@ impl Period {
         months
     }
 
-    /// A label selector of the UsageRecords of these months.
+    /// A label selector of the UsageRecords of these months, and of the month before them: its records say which tenants use something of which nothing
+    /// is recorded later.
     pub(super) fn selector(self) -> String {
-        let months: Vec<String> = self.months().iter().map(ToString::to_string).collect();
+        let before = self.from.first_of_month().yesterday().map(Month::of).ok();
+        let months: Vec<String> = before
+            .into_iter()
+            .chain(self.months())
+            .map(|month| month.to_string())
+            .collect();
         format!("{} in ({})", labels::USAGE_MONTH, months.join(","))
     }
 
@@ -147,11 +153,11 @@ mod tests {
         };
         assert_eq!(
             selector("2026-11-30", "2026-11-30"),
-            "berth.dev/usage-month in (2026-11)"
+            "berth.dev/usage-month in (2026-10,2026-11)"
         );
         assert_eq!(
             selector("2026-11-30", "2027-01-01"),
-            "berth.dev/usage-month in (2026-11,2026-12,2027-01)"
+            "berth.dev/usage-month in (2026-10,2026-11,2026-12,2027-01)"
         );
     }
 

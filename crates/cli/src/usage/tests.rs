@@ -94,8 +94,8 @@ fn the_table_shows_hours_costs_and_what_has_no_price() {
 Usage from 2026-11-01 to 2026-11-03 (UTC), recorded up to 2026-11-03T12:00:00Z
 
 TENANT              GPU-HOURS  NODE-HOURS  CORE-HOURS  EUR
-team-speech/speech  4.0        0.0         1.5         3.65
 team-vision/vision  288.0      36.0        0.0         609.60
+team-speech/speech  4.0        0.0         1.5         3.65
 total               292.0      36.0        1.5         613.25
 
 No RateCard has a price for 5.0 GiB-hours (Storage). A rate with the price 0 says that something is free.";
@@ -111,10 +111,10 @@ fn the_wide_table_shows_all_resources() {
         "PROJECT  GPU-HOURS  NODE-HOURS  CORE-HOURS  MEMORY GIB-HOURS  STORAGE GIB-HOURS  CONTROL-PLANE HOURS  EUR"
     );
     assert_eq!(
-        lines[3],
+        lines[4],
         "-        4.0        0.0         1.5         2.0               5.0                0.0                  3.65"
     );
-    assert!(lines[4].starts_with("vision   288.0"), "{text}");
+    assert!(lines[3].starts_with("vision   288.0"), "{text}");
 }
 
 #[test]
@@ -122,12 +122,12 @@ fn rows_of_resources_have_a_unit() {
     let text = describe(&usage("berth usage --by resource"));
     let table = "\
 RESOURCE      USED   UNIT        EUR
-CPU           1.5    core-hours  0.05
-ControlPlane  48.0   hours       4.80
 GPU           292.0  GPU-hours   608.40
-Memory        2.0    GiB-hours   0.01
 Node          36.0   node-hours  0.00
+CPU           1.5    core-hours  0.05
+Memory        2.0    GiB-hours   0.01
 Storage       5.0    GiB-hours   -
+ControlPlane  48.0   hours       4.80
 total         -      -           613.25";
     assert!(text.contains(table), "{text}");
 }
@@ -145,8 +145,8 @@ fn without_rate_cards_there_are_no_costs_and_one_row_has_no_total() {
 Usage from 2026-11-01 to 2026-11-01 (UTC)
 
 POOL   DAY         GPU-HOURS  NODE-HOURS
--      2026-11-01  0.0        0.0
 h100   2026-11-01  192.0      24.0
+-      2026-11-01  0.0        0.0
 total              192.0      24.0";
     assert_eq!(text, expected);
     let text = describe(&usage_of(
@@ -202,6 +202,37 @@ fn months_of_which_nothing_is_recorded_are_named() {
         "{text}"
     );
     assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
+fn a_month_that_has_just_begun_has_no_records_yet() {
+    let october = |through: &str| {
+        let mut record = record("vision", through, true, &json!([]));
+        record.spec.month = "2026-10".into();
+        record
+    };
+    let usage_at = |through: &str, now: &str| usage_of(&[october(through)], &[], "berth usage", now);
+    let usage = usage_at("2026-11-01T00:00:00Z", "2026-11-01T00:20:00Z");
+    assert!(
+        describe(&usage).starts_with("Usage from 2026-11-01 to 2026-11-01 (UTC), recorded up to 2026-11-01T00:00:00Z")
+    );
+    assert_eq!(
+        usage.notes,
+        ["No usage is recorded of these days for what you asked for."]
+    );
+    // Later it has to be there.
+    for through in ["2026-11-01T00:00:00Z", "2026-10-20T00:00:00Z"] {
+        let usage = usage_at(through, "2026-11-05T00:00:00Z");
+        let [without, late]: [String; 2] = usage.notes.try_into().unwrap();
+        assert!(
+            without.starts_with("There are no UsageRecords of these days"),
+            "{without}"
+        );
+        assert!(
+            late.starts_with(&format!("What was used after {through} is not recorded yet")),
+            "{late}"
+        );
+    }
 }
 
 #[test]
@@ -291,7 +322,7 @@ fn names_forge_no_rows() {
     let usage = usage_of(&forged, &[], "berth usage", "2026-11-03T12:10:00Z");
     let rows: Vec<String> = describe(&usage).lines().skip(3).map(ToOwned::to_owned).collect();
     assert_eq!(rows.len(), 3);
-    assert!(rows[1].starts_with("team-vision/a\u{fffd}total  0.0,\""), "{rows:?}");
+    assert!(rows[0].starts_with("team-vision/a\u{fffd}total  0.0,\""), "{rows:?}");
     let table = write_csv(&usage).unwrap();
     assert!(table.contains("\"team-vision/a\ntotal  0.0,\"\"\""), "{table}");
 }
@@ -336,11 +367,23 @@ fn records_are_selected_by_tenant_or_namespace() {
         ),
         other => panic!("{other:?}"),
     }
-    let selection = Selection {
+    // Those of the month before say what is late. They are no usage of these days.
+    let mut before = records();
+    for record in &mut before {
+        record.spec.month = "2026-10".into();
+    }
+    let selection = |name: &str| Selection {
         namespace: None,
-        tenants: vec![TenantName::parse("team/a", "").unwrap()],
+        tenants: vec![TenantName::parse(name, "").unwrap()],
     };
-    let error = selection.select(Vec::new(), period).unwrap_err().to_string();
+    let all = Selection::default().select(before.clone(), period).unwrap();
+    assert_eq!(all.len(), 2);
+    let error = selection("team-vision/vision").select(before, period).unwrap_err();
+    assert!(
+        error.to_string().contains("there are no UsageRecords of these days"),
+        "{error}"
+    );
+    let error = selection("team/a").select(Vec::new(), period).unwrap_err().to_string();
     assert!(
         error.contains("there are no UsageRecords of these days") && error.contains("metering.retentionMonths"),
         "{error}"

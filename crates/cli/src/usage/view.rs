@@ -31,22 +31,28 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// The records that are selected.
+    /// The records that are selected, also those of the month before the days.
     ///
     /// # Errors
-    /// A tenant was named of which there is none.
+    /// A tenant was named of which there is none of these days.
     pub(super) fn select(&self, records: Vec<UsageRecord>, period: Period) -> Result<Vec<UsageRecord>, Error> {
         let is_of = |record: &UsageRecord, name: &TenantName| {
             let tenant = &record.spec.tenant;
             tenant.namespace == name.namespace && tenant.name == name.name
         };
-        let is_missing = |name: &&TenantName| !records.iter().any(|record| is_of(record, name));
+        let months: Vec<String> = period.months().iter().map(ToString::to_string).collect();
+        let is_of_these_days = |record: &UsageRecord| months.contains(&record.spec.month);
+        let is_missing = |name: &&TenantName| {
+            !records
+                .iter()
+                .any(|record| is_of_these_days(record) && is_of(record, name))
+        };
         if let Some(missing) = self.tenants.iter().find(is_missing) {
             let Period { from, to } = period;
-            let advice = if records.is_empty() {
-                format!("there are no UsageRecords of these days: {WHY_NO_RECORDS}")
-            } else {
+            let advice = if records.iter().any(is_of_these_days) {
                 format!("`berth usage --from {from} --to {to}` lists the tenants of which something is recorded")
+            } else {
+                format!("there are no UsageRecords of these days: {WHY_NO_RECORDS}")
             };
             return Err(Error::NotFound(format!(
                 "nothing is recorded of TenantCluster {missing} from {from} to {to}; {advice}"
@@ -61,13 +67,13 @@ impl Selection {
     }
 }
 
-/// The months up to now of which there is no record of any tenant.
+/// The months up to now of which there is no record of any tenant. One that has just begun has none yet.
 pub(super) fn months_without(records: &[UsageRecord], period: Period, now: Timestamp) -> Vec<Month> {
-    let present = Month::of_timestamp(now);
+    let is_due = |month: &Month| now.as_second() - month.start().as_second() > WRITING_DELAY;
     let mut months = period.months();
     months.retain(|month| {
         let name = month.to_string();
-        *month <= present && !records.iter().any(|record| record.spec.month == name)
+        is_due(month) && !records.iter().any(|record| record.spec.month == name)
     });
     months
 }

@@ -7,7 +7,8 @@ mod tests;
 
 pub use group::{GroupBy, GroupByError};
 pub use scope::Query;
-pub(crate) use scope::{RecordInScope, RecordLines, in_scope};
+use scope::{Latest, RecordLines};
+pub(crate) use scope::{RecordInScope, in_scope};
 
 use crate::{
     amounts::Amounts,
@@ -25,7 +26,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// All groups together. Its `group` is empty.
     pub total: Row,
-    /// Everything that was used before this time is in the report, as far as its days reach. None if there are no records of these days.
+    /// Everything that was used before this time is in the report, as far as its days reach. None if there are no records of these days, and none of
+    /// tenants that use something after an earlier one.
     pub metered_through: Option<Timestamp>,
     /// Whether nothing was used on these days after that time, as far as the records say: tenants that use something now, and are counted up to an
     /// earlier time, are not complete.
@@ -46,13 +48,16 @@ pub struct Row {
     pub unpriced: Amounts,
 }
 
-/// Usage and costs as the records and the prices say.
+/// Usage and costs as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
+/// record of its days, so that the report is not complete; without them, it looks complete.
 pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &PriceBook, query: &Query) -> Report {
     let mut rows: BTreeMap<Vec<Option<String>>, Row> = BTreeMap::new();
     let mut total = Row::default();
     let mut through = Through::default();
+    let mut latest = Latest::default();
     let is_by_day = query.group_by.contains(&GroupBy::Day);
     for record in records {
+        latest.add(record, query);
         let Some(record) = in_scope(record, query) else {
             continue;
         };
@@ -70,6 +75,9 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
                 }
             }
         }
+    }
+    if let Some(behind) = latest.behind(query) {
+        through.is_behind(behind);
     }
     let rows = rows.into_iter().map(|(group, row)| Row { group, ..row }).collect();
     Report {
@@ -131,8 +139,12 @@ impl Through {
         let through = record.metered_through();
         self.latest = self.latest.max(Some(through));
         if !record.is_complete() {
-            self.earliest = Some(self.earliest.map_or(through, |earliest| earliest.min(through)));
+            self.is_behind(through);
         }
+    }
+
+    fn is_behind(&mut self, through: Timestamp) {
+        self.earliest = Some(self.earliest.map_or(through, |earliest| earliest.min(through)));
     }
 
     fn time(&self) -> Option<Timestamp> {

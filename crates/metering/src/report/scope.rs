@@ -26,6 +26,11 @@ pub struct Query {
 }
 
 impl Query {
+    /// When the last day ends.
+    fn end(&self) -> Timestamp {
+        end_of(self.to)
+    }
+
     fn has_tenant(&self, tenant: &UsageTenant) -> bool {
         let is_named = self.tenants.is_empty() || self.tenants.contains(&tenant.name);
         is_named
@@ -97,7 +102,40 @@ impl<'a> RecordInScope<'a> {
 
     /// When its last day ends.
     fn end(&self) -> Timestamp {
-        self.to.tomorrow().map_or(Timestamp::MAX, start_of)
+        end_of(self.to)
+    }
+}
+
+/// When a day ends.
+fn end_of(day: Date) -> Timestamp {
+    day.tomorrow().map_or(Timestamp::MAX, start_of)
+}
+
+/// The latest record of each tenant of a query, up to its last day. What a tenant uses after its latest record is in none.
+#[derive(Default)]
+pub(crate) struct Latest<'a>(BTreeMap<&'a str, (Month, &'a UsageRecord)>);
+
+impl<'a> Latest<'a> {
+    /// Takes a record into account, also one of a month before the query.
+    pub(crate) fn add(&mut self, record: &'a UsageRecord, query: &Query) {
+        let Ok(month) = record.spec.month.parse::<Month>() else {
+            return;
+        };
+        let tenant = &record.spec.tenant;
+        if month > Month::of(query.to) || !query.has_tenant(tenant) {
+            return;
+        }
+        let latest = self.0.entry(&tenant.uid).or_insert((month, record));
+        if month > latest.0 {
+            *latest = (month, record);
+        }
+    }
+
+    /// From when on nothing is recorded of tenants that use something then, before the query ends: the earliest time of all.
+    pub(crate) fn behind(&self, query: &Query) -> Option<Timestamp> {
+        let in_use = self.0.values().filter(|(_, record)| record.spec.in_use);
+        let through = in_use.map(|(_, record)| record.spec.metered_through.0);
+        through.filter(|through| *through < query.end()).min()
     }
 }
 
