@@ -3,6 +3,7 @@
 
 mod arguments;
 mod export;
+mod order;
 mod period;
 mod read;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use berth_api::UsageResource;
 use berth_metering::{GroupBy, Row, hours, hours_unit};
 
+use super::order::most_used_first;
 use super::view::Usage;
 use crate::output::{format_columns, format_time, join_lines};
 
@@ -110,10 +111,8 @@ fn describe_rows(usage: &Usage, resources: Vec<UsageResource>) -> String {
         costs.map(|cost| cost.unwrap_or_else(|| NONE.to_owned())).collect()
     };
     let row_of = |group: Vec<String>, row: &Row| [group, cells.of(row), costs(row)].concat();
-    let mut rows: Vec<Vec<String>> = usage
-        .report
-        .rows
-        .iter()
+    let mut rows: Vec<Vec<String>> = most_used_first(&usage.report.rows, &usage.group_by)
+        .into_iter()
         .map(|row| {
             let group = row
                 .group
