@@ -109,7 +109,7 @@ pub struct PriceList {
     .field_path(".storageClassName"))]
 pub struct Rate {
     /// The resource. GPUs of a node are usage of the resource GPU, the node itself is usage of the resource Node: with prices of both, both are
-    /// charged.
+    /// charged. A rate for Node without `poolName` is also for nodes with GPUs.
     pub resource: UsageResource,
     /// Only on nodes of this HostNodePool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
