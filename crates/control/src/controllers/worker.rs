@@ -108,6 +108,7 @@ impl ControllerError {
 impl Controllers {
     /// Works until `stop`. `tasks` are the watches.
     pub async fn run(self, mut tasks: JoinSet<()>, stop: CancellationToken) {
+        usage::keep_proofs(&self.usage);
         let controllers = Arc::new(self);
         tasks.spawn(work(Arc::clone(&controllers), stop.clone()));
         stop.cancelled().await;

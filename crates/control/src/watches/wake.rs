@@ -60,14 +60,10 @@ impl Seen {
     /// Forgets an object that is gone.
     pub(super) fn forget(&mut self, name: &str) {
         self.hashes.remove(name);
+        self.served.remove(name);
     }
 
-    /// Whether an object of this name is known, and was not forgotten.
-    fn has(&self, name: &str) -> bool {
-        self.hashes.contains_key(name)
-    }
-
-    /// Records the tenant that a node serves. Returns the earlier one.
+    /// Records the tenant that a node serves. Returns the earlier one; none of a node that is new or was gone.
     fn replace_served(&mut self, node: &str, tenant: String) -> Option<String> {
         self.served.insert(node.to_owned(), tenant)
     }
@@ -220,8 +216,6 @@ pub(super) fn for_node(
     pools: &[Arc<HostNodePool>],
 ) -> Vec<Wake> {
     let name = node.name_any();
-    // One that is gone was forgotten.
-    let is_known = seen.has(&name);
     if !seen.is_new(&name, &without_heartbeats(node)) {
         return Vec::new();
     }
@@ -230,7 +224,7 @@ pub(super) fn for_node(
     let assignment = Assignment::read(node);
     let serving = assignment.as_ref().filter(|record| record.state.runs_tenant_pods());
     let serves = serving.map(|record| record.uid.clone()).unwrap_or_default();
-    if seen.replace_served(&name, serves.clone()).as_ref() != Some(&serves) || !is_known {
+    if seen.replace_served(&name, serves.clone()).as_ref() != Some(&serves) {
         wakes.push(Wake::Later(Key::Usage));
     }
     let owner = assignment.map(|record| record.uid);

@@ -1,7 +1,7 @@
 //! What tenants use at an instant, as the watches know it, and what has to be remembered from one pass to the next.
 
 use super::{
-    nodes::{self, Held, ObservedNodes, Surroundings},
+    nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
 };
 use crate::{controllers::tenant_class::class_of, stores::Stores, tenant_state::is_created};
@@ -25,6 +25,8 @@ pub(super) struct Memory {
     tenants: HashMap<String, Facts>,
     /// The nodes that served tenants.
     nodes: HashMap<String, Held>,
+    /// Nodes that had left tenants before anything could be counted.
+    proofs: Proofs,
     /// The shared pools of nodes.
     shared: HashMap<String, String>,
     counted: CountedUntil,
@@ -83,14 +85,22 @@ impl Memory {
         });
     }
 
+    /// Keeps what nodes prove that have left their tenants, until the first pass collects it.
+    pub(super) fn keep_proofs(&mut self, stores: &Stores) {
+        self.proofs.keep(stores.nodes.state());
+    }
+
     /// Collects what tenants use now, and what they used since the last pass and do not use any more.
     pub(super) fn collect(&mut self, stores: &Stores, now: Timestamp) -> Collected {
         let identities = self.update_tenants(stores, now);
         let pools: HashMap<String, Arc<HostNodePool>> = { stores.pools.state().into_iter() }
             .map(|pool| (pool.name_any(), pool))
             .collect();
+        let current = stores.nodes.state();
+        let mut all_nodes = self.proofs.take_besides(&current);
+        all_nodes.extend(current);
         let observed = nodes::observe(
-            &stores.nodes.state(),
+            &all_nodes,
             &Surroundings {
                 now,
                 tenants: &self.tenants,

@@ -42,8 +42,18 @@ pub async fn reconcile(context: &UsageContext) -> Result<Option<Duration>, Recon
     done.map(|()| Some(INTERVAL))
 }
 
+/// Keeps what nodes prove that have left their tenants, as long as it is not known what is recorded and nothing can be counted. To be called before the controller
+/// of nodes works: that removes what they prove.
+pub(crate) fn keep_proofs(context: &UsageContext) {
+    let mut state = context.state.lock();
+    if context.retention_months > 0 && !state.is_loaded {
+        state.memory.keep_proofs(&context.stores);
+    }
+}
+
 async fn count_and_write(context: &UsageContext) -> Result<(), ReconcileError> {
     context.state.lock().counted_at.get_or_insert(context.clock.now());
+    keep_proofs(context);
     load::load_records(context).await?;
     count(context);
     let written = write::write_due(context).await;
@@ -73,6 +83,7 @@ fn count(context: &UsageContext) {
     let collected = memory.collect(&context.stores, now);
     let observed = meter.observe(now, &collected.identities, &collected.items);
     state.counted_at = Some(now);
+    state.clock_behind = observed.clock_behind;
     drop(state);
     if collected.lost > 0 {
         tracing::warn!(
@@ -109,7 +120,7 @@ fn log_observed(observed: &Observed) {
     }
 }
 
-/// Sets the metric for the age of what is in no record.
+/// Sets the metric for the age of what is in no record, or is not counted because the clock was ahead before.
 fn report_age(context: &UsageContext) {
     let now = context.clock.now();
     let state = context.state.lock();
@@ -118,7 +129,9 @@ fn report_age(context: &UsageContext) {
         .flatten()
         .min();
     let age = earliest.map_or(0, |earliest| now.duration_since(earliest).as_secs());
-    context.metrics.unrecorded_seconds.set(age.max(0));
+    // Nothing waits for its record then, as nothing is counted.
+    let behind = Some(state.clock_behind).filter(|behind| *behind > CLOCK_TOLERANCE);
+    context.metrics.unrecorded_seconds.set(age.max(behind.unwrap_or(0)));
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::HashMap, sync::Arc};
 
+/// Most [`Proofs`] that are kept.
+const MOST_PROOFS: usize = 5_000;
+
 /// A node that a tenant has or had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -20,6 +23,51 @@ pub(super) struct Held {
     /// GPUs as quotas count them; 0 in a pool without GPUs.
     pub(super) gpus: i64,
     pub(super) since: Option<Timestamp>,
+}
+
+/// Nodes that had just left their tenants while it was not known what is recorded. They say from when to when their tenants had them until their state changes
+/// again, and the controller of nodes does not wait for that.
+#[derive(Debug, Default)]
+pub(super) struct Proofs(HashMap<Proof, Arc<Node>>);
+
+/// Name of a node, since when it served the tenant that it has left, and until when.
+type Proof = (String, String, String);
+
+impl Proofs {
+    /// Keeps those of these nodes that have left a tenant.
+    pub(super) fn keep(&mut self, nodes: Vec<Arc<Node>>) {
+        for node in nodes {
+            if self.0.len() >= MOST_PROOFS {
+                tracing::warn!(
+                    "too many nodes have left their tenants before usage could be recorded: some are not counted"
+                );
+                return;
+            }
+            if let Some(proof) = proof_of(&node) {
+                self.0.entry(proof).or_insert(node);
+            }
+        }
+    }
+
+    /// Takes those that say what none of these nodes says any more.
+    pub(super) fn take_besides(&mut self, nodes: &[Arc<Node>]) -> Vec<Arc<Node>> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        for proof in nodes.iter().filter_map(|node| proof_of(node)) {
+            self.0.remove(&proof);
+        }
+        std::mem::take(&mut self.0).into_values().collect()
+    }
+}
+
+/// What a node says that has just left its tenant.
+fn proof_of(node: &Node) -> Option<Proof> {
+    let annotations = node.annotations();
+    let time = |key: &str| annotations.get(key).cloned();
+    let has_left = annotations.contains_key(labels::PREVIOUS_TENANT);
+    let (since, until) = time(labels::ASSIGNED_SINCE).zip(time(labels::STATE_SINCE))?;
+    has_left.then(|| (node.name_any(), since, until))
 }
 
 /// All nodes, as far as they matter for usage.

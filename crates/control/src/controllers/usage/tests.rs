@@ -4,7 +4,7 @@ mod nodes;
 mod objects;
 mod records;
 
-use super::{UsageContext, UsageState, reconcile, save};
+use super::{UsageContext, UsageState, keep_proofs, reconcile, save};
 use crate::{
     clock::Clock,
     error::ReconcileError,
@@ -118,6 +118,11 @@ impl Fixture {
         self.host.insert(&node_path(node), json!({ "metadata": metadata }));
     }
 
+    /// The same node when no tenant has it any more, and nothing says who had it.
+    fn free(&self, node: &str) {
+        self.host.insert(&node_path(node), json!({"metadata": {"name": node}}));
+    }
+
     /// Sets the clock to so many seconds after the start.
     fn advance_to(&self, seconds: i64) {
         self.clock.set_ahead(seconds);
@@ -132,6 +137,12 @@ impl Fixture {
     async fn stop(&mut self) {
         self.writers.update(&self.host);
         save(&self.context).await;
+    }
+
+    /// What control does before its other controllers work.
+    fn begin(&mut self) {
+        self.writers.update(&self.host);
+        keep_proofs(&self.context);
     }
 
     /// Another control, which knows nothing.

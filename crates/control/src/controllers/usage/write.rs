@@ -53,9 +53,10 @@ async fn write(context: &UsageContext, next: impl Fn(&Meter) -> Vec<UsageRecord>
         let writes: Vec<_> = { records.into_iter() }
             .map(|record| write_record(api.clone(), context.metrics.clone(), record))
             .collect();
-        let results: Vec<_> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
-        let mut state = context.state.lock();
-        for result in results {
+        let mut results = stream::iter(writes).buffer_unordered(CONCURRENCY);
+        // Each at once: a pass that is given up, because the API server is slow, must not forget what it has written.
+        while let Some(result) = results.next().await {
+            let mut state = context.state.lock();
             match failed.note(result) {
                 Some(Written::Stored(record)) => state.meter.stored(record),
                 Some(Written::Missing(record)) => state.meter.missing(&record),
@@ -94,5 +95,18 @@ async fn write_record(
         Err(error) => ("failed", Err(error)),
     };
     metrics.writes.get_or_create(&ResultLabels { result }).inc();
-    written.map_err(api("write what a tenant used"))
+    let written = written.map_err(api("write what a tenant used"));
+    if let Err(error) = &written
+        && is_of_one_record(error)
+    {
+        tracing::warn!(record = name, %error, "a record of what a tenant used cannot be written");
+    }
+    written
+}
+
+/// Whether an error is of this record only, such as one that another version of Berth has written and this one cannot read.
+fn is_of_one_record(error: &ReconcileError) -> bool {
+    let is_unreadable =
+        matches!(error, ReconcileError::Api { source, .. } if matches!(**source, kube::Error::SerdeError(_)));
+    is_unreadable || error.refusal().is_some()
 }

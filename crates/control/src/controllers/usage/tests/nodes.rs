@@ -98,6 +98,47 @@ async fn a_node_that_came_and_left_while_nothing_was_written_counts_from_its_own
 }
 
 #[tokio::test]
+async fn what_a_node_proves_is_kept_until_it_is_known_what_is_recorded() {
+    for is_loaded_at_once in [true, false] {
+        let mut fixture = Fixture::new();
+        fixture.assign("gpu-1", ("vision", UID), 0);
+        fixture.pass().await.unwrap();
+        // It is killed after it has released the node.
+        fixture.advance_to(300);
+        fixture.release("gpu-1", 0, 200);
+        fixture.restart();
+        if is_loaded_at_once {
+            fixture.begin();
+        } else {
+            fixture.script.fail_call(fixture.calls());
+            fixture.pass().await.unwrap_err();
+        }
+        // Its scrub is over, and the controller of nodes is faster.
+        fixture.free("gpu-1");
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 200, "{is_loaded_at_once}");
+        fixture.begin();
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 200, "{is_loaded_at_once}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_node_still_proves_is_counted_once() {
+    let mut fixture = Fixture::new();
+    fixture.pass().await.unwrap();
+    fixture.restart();
+    fixture.advance_to(300);
+    fixture.release("gpu-1", 100, 200);
+    fixture.begin();
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 100);
+}
+
+#[tokio::test]
 async fn a_node_that_another_tenant_gets_at_once_is_never_counted_for_both() {
     let mut fixture = Fixture::new();
     fixture.put_tenant("speech", "u2", &json!({}));

@@ -1,6 +1,7 @@
 //! Reading, writing and deleting records.
 
 use super::*;
+use std::time::Duration;
 
 /// Stores a record of a tenant that is gone, with a label of its own.
 fn put_record(fixture: &Fixture, name: &str, month: &str, label: &str) {
@@ -104,6 +105,67 @@ async fn a_record_that_cannot_be_written_keeps_no_other_back_and_is_reported() {
         assert_seconds(sum(&record, UsageResource::ControlPlane), 1, 7200);
     }
     assert!(fixture.context.metrics.unrecorded_seconds.get() <= SLACK);
+}
+
+#[tokio::test]
+async fn a_pass_that_is_given_up_knows_what_it_has_written() {
+    let mut fixture = Fixture::new();
+    fixture.put_tenant("speech", "u2", &json!({}));
+    fixture.pass().await.unwrap();
+    let silent: &'static str = format!("/usagerecords/{}-2026-11", slug()).leak();
+    fixture.host.never_answer_writes(Some(silent));
+    fixture.advance_to(3600);
+    let given_up = tokio::time::timeout(Duration::from_secs(2), fixture.pass()).await;
+    assert!(given_up.is_err());
+    fixture.host.never_answer_writes(None);
+    let calls = fixture.calls();
+    fixture.pass().await.unwrap();
+    let writes: Vec<String> = { fixture.script.calls().into_iter().skip(calls) }
+        .map(|call| call.text)
+        .collect();
+    assert_eq!(writes.len(), 1, "{writes:?}");
+    assert!(writes[0].ends_with(silent), "{writes:?}");
+    for record in fixture.records() {
+        assert_seconds(sum(&record, UsageResource::ControlPlane), 1, 7200);
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_left_as_it_is_and_reported() {
+    let mut fixture = Fixture::new();
+    fixture.put_tenant("speech", "u2", &json!({}));
+    fixture.pass().await.unwrap();
+    let path = format!("{RECORDS}/{}-2026-11", slug());
+    let mut newer = fixture.host.get(&path).unwrap();
+    newer["spec"]["lines"][0]["resource"] = "Network".into();
+    fixture.host.insert(&path, newer);
+    let newer = fixture.host.get(&path);
+    fixture.restart();
+    fixture.advance_to(3600);
+    let error = fixture.pass().await.unwrap_err();
+    assert!(error.to_string().contains("cannot write what a tenant used"), "{error}");
+    fixture.stop().await;
+    assert_eq!(fixture.host.get(&path), newer);
+    let others = TenantId::new("speech", "u2").slug().to_owned();
+    let others: UsageRecord =
+        serde_json::from_value(fixture.host.get(&format!("{RECORDS}/{others}-2026-11")).unwrap()).unwrap();
+    assert_seconds(sum(&others, UsageResource::ControlPlane), 1, 7200);
+    assert!(fixture.context.metrics.unrecorded_seconds.get() >= 3600);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_ahead_is_reported() {
+    let mut fixture = Fixture::new();
+    fixture.advance_to(7200);
+    fixture.pass().await.unwrap();
+    assert!(fixture.context.metrics.unrecorded_seconds.get() <= SLACK);
+    fixture.advance_to(0);
+    fixture.pass().await.unwrap();
+    let unrecorded = fixture.context.metrics.unrecorded_seconds.get();
+    assert!((7200 - SLACK..=7200).contains(&unrecorded), "{unrecorded}");
+    fixture.advance_to(7200 + SLACK);
+    fixture.pass().await.unwrap();
+    assert!(fixture.context.metrics.unrecorded_seconds.get() <= 2 * SLACK);
 }
 
 #[tokio::test]
