@@ -196,7 +196,8 @@ fn who_pays_is_the_outermost_that_there_is() {
 #[test]
 fn prices_for_some_are_shown_beside_those_for_everybody() {
     let card = |name: &str, targets: Value, price: &str| {
-        let prices = json!([{"rates": [{"resource": "GPU", "price": price}, {"resource": "ControlPlane", "price": price}]}]);
+        let prices =
+            json!([{"rates": [{"resource": "GPU", "price": price}, {"resource": "ControlPlane", "price": price}]}]);
         let spec = json!({"currency": "EUR", "targets": targets, "prices": prices});
         RateCard::new(name, serde_json::from_value(spec).unwrap())
     };
@@ -207,7 +208,14 @@ fn prices_for_some_are_shown_beside_those_for_everybody() {
     let focus = focus(&[record], &prices, &query(), "Example");
     let values = |row: &FocusRow| {
         let row = by_column(row);
-        let columns = ["x_RateCard", "BilledCost", "ContractedUnitPrice", "ListCost", "ListUnitPrice", "SkuPriceDetails"];
+        let columns = [
+            "x_RateCard",
+            "BilledCost",
+            "ContractedUnitPrice",
+            "ListCost",
+            "ListUnitPrice",
+            "SkuPriceDetails",
+        ];
         columns.map(|column| row[column].to_owned())
     };
     let details = r#"{"x_GpuProduct":"H100","x_NodeMode":"Dynamic","x_PoolName":"h100"}"#;
