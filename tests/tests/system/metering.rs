@@ -16,6 +16,9 @@ use kube::{
 use serde_json::json;
 use std::sync::Arc;
 
+/// Seconds by which the use of a node may differ from what the node says: a pass may come between a decision about the node and the moment when it is seen.
+const TOLERANCE: i64 = 2;
+
 /// The records of a tenant: two, if a month ends meanwhile.
 async fn find_records(host: &TestCluster, slug: &str) -> Vec<UsageRecord> {
     let records: Api<UsageRecord> = Api::all(host.client.clone());
@@ -104,7 +107,8 @@ pub(crate) async fn nothing_is_counted_twice_although_control_is_killed(host: Ar
     let seconds = early_seconds + late_seconds;
     let records = until("the record ends when no node is left", SOON, async || {
         let records = find_records(&host, &slug).await;
-        let is_complete = sum(&records, UsageResource::Node) == seconds && !are_in_use(&records);
+        let difference = sum(&records, UsageResource::Node) - seconds;
+        let is_complete = difference.abs() <= 2 * TOLERANCE && !are_in_use(&records);
         if is_complete {
             Ok(records)
         } else {
@@ -113,7 +117,9 @@ pub(crate) async fn nothing_is_counted_twice_although_control_is_killed(host: Ar
     })
     .await;
     let gpu_seconds = early_gpus * early_seconds + late_gpus * late_seconds;
-    assert_eq!(sum(&records, UsageResource::Gpu), gpu_seconds);
+    let difference = sum(&records, UsageResource::Gpu) - gpu_seconds;
+    let tolerance = TOLERANCE * (early_gpus + late_gpus);
+    assert!(difference.abs() <= tolerance, "{gpu_seconds}: {records:?}");
     assert!(gpu_seconds > written && written > 0, "{gpu_seconds} after {written}");
     assert!(sum(&records, UsageResource::ControlPlane) > 0, "{records:?}");
     let of = &records[0].spec.tenant;
