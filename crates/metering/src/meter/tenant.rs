@@ -78,6 +78,7 @@ impl Tenant {
         let second = second_of(now);
         let earliest = second.saturating_sub(LONGEST_GAP);
         let mut first_cut: Option<i64> = None;
+        let mut has_left = false;
         for item in items {
             let from = match item.since {
                 Some(since) => second_of(since).max(self.observed_through),
@@ -89,6 +90,8 @@ impl Tenant {
             if item.amount <= 0 || from >= to {
                 continue;
             }
+            // What proves that may not be there for long.
+            has_left |= item.until.is_some() && is_of_node(item);
             if from < earliest {
                 first_cut = Some(first_cut.map_or(from, |first| first.min(from)));
             }
@@ -99,7 +102,7 @@ impl Tenant {
         self.is_observed = true;
         self.is_in_use = items.iter().any(|item| item.is_held(now));
         let nodes = nodes_of(now, items);
-        if has_lost_some(&self.nodes, &nodes) {
+        if has_left || has_lost_some(&self.nodes, &nodes) {
             self.left_at = Some(self.observed_through);
         }
         self.nodes = nodes;
@@ -209,12 +212,15 @@ impl Tenant {
     }
 }
 
+fn is_of_node(item: &Item) -> bool {
+    matches!(item.key.resource, UsageResource::Gpu | UsageResource::Node)
+}
+
 /// The nodes and their GPUs of items that are held.
 fn nodes_of(now: Timestamp, items: &[&Item]) -> Nodes {
     let mut nodes = Nodes::new();
     for item in items {
-        let is_node = matches!(item.key.resource, UsageResource::Gpu | UsageResource::Node);
-        if is_node && item.is_held(now) {
+        if is_of_node(item) && item.is_held(now) {
             let place = (item.key.resource, item.key.pool_name.clone(), item.since);
             let amount = nodes.entry(place).or_default();
             *amount = amount.saturating_add(item.amount);

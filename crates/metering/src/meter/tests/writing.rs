@@ -81,6 +81,21 @@ fn a_node_that_leaves_is_written_at_once() {
 }
 
 #[test]
+fn a_node_that_left_before_anything_was_observed_is_written_at_once() {
+    let (_, mut server, identities, items) = recorded();
+    let mut meter = server.load();
+    let mut left = gpus("a", 4, "2026-11-05T12:01:00Z");
+    left.until = Some(second(100));
+    let items = [items[0].clone(), left];
+    meter.observe(second(120), &identities, &items);
+    assert_eq!(server.write_due(&mut meter, second(120)), 1);
+    assert_eq!(server.total(UsageResource::Gpu), 8 * 120 + 4 * 40);
+    // It says so for a while.
+    meter.observe(second(130), &identities, &items);
+    assert!(meter.due(second(130)).is_empty(), "what left is in the record");
+}
+
+#[test]
 fn the_end_of_all_use_is_written_at_once() {
     let (mut meter, mut server, identities, _) = recorded();
     meter.observe(second(70), &identities, &[]);

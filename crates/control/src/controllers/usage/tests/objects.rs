@@ -82,7 +82,7 @@ async fn pods_of_an_earlier_control_count_once() {
             .context
             .stores
             .metered
-            .put_pod("a/p", Some(&pod("cpu-1", -1000)))
+            .put_pod("a/p", Some(&pod("cpu-1", -1000)));
     };
     put(&fixture);
     fixture.pass().await.unwrap();
