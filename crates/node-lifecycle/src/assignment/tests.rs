@@ -186,7 +186,12 @@ fn a_node_that_has_just_left_its_tenant_says_from_when_to_when_that_had_it() {
         draining.with_state(AssignmentState::Quarantined, at(40), "not Ready"),
     ] {
         let read = Assignment::read(&written(&node, &left)).unwrap();
-        assert_eq!((read.owned_since, read.since), (Some(at(20)), Some(at(40))), "{:?}", left.state);
+        assert_eq!(
+            (read.owned_since, read.since),
+            (Some(at(20)), Some(at(40))),
+            "{:?}",
+            left.state
+        );
         assert_eq!((read.uid.as_str(), read.slug.as_str()), ("", "vision-abc"));
         // Later states begin at other times.
         for next in [AssignmentState::Validating, AssignmentState::Quarantined] {
