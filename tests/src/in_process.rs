@@ -5,7 +5,10 @@ use berth_control::{
     ControlConfig,
     clock::Clock,
     control_plane::HostInput,
-    controllers::{QUOTA_USE_INTERVAL, idle_gpus::GpuMetricsSource, nodes::jobs::NodeJobs, tenant::WithoutClass},
+    controllers::{
+        QUOTA_USE_INTERVAL, USAGE_RETENTION_MONTHS, idle_gpus::GpuMetricsSource, nodes::jobs::NodeJobs,
+        tenant::WithoutClass,
+    },
     datastore::DatastoreConfig,
     metrics::Metrics,
     network::NetworkConfig,
@@ -76,6 +79,7 @@ impl Control {
             clock: parts.clock,
             gpu_metrics: parts.gpu_metrics,
             quota_use_interval: parts.quota_use_interval,
+            usage_retention_months: USAGE_RETENTION_MONTHS,
             runtime: parts.runtime,
             metrics: Metrics::new(&mut Registry::default()),
         };

@@ -1,7 +1,8 @@
 //! The custom resource definitions, as the API server wants them.
 
 use crate::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantNode, TenantSchedule,
+    HostNodePool, Organization, Project, RateCard, SchedulePolicy, TenantClass, TenantCluster, TenantNode,
+    TenantSchedule, UsageRecord,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
@@ -24,11 +25,13 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         definition_of::<HostNodePool>(),
         definition_of::<Organization>(),
         definition_of::<Project>(),
+        definition_of::<RateCard>(),
         definition_of::<SchedulePolicy>(),
         definition_of::<TenantClass>(),
         definition_of::<TenantCluster>(),
         definition_of::<TenantNode>(),
         definition_of::<TenantSchedule>(),
+        definition_of::<UsageRecord>(),
     ]
 }
 
@@ -160,11 +163,13 @@ mod tests {
             lost_texts_of::<HostNodePool>(),
             lost_texts_of::<Organization>(),
             lost_texts_of::<Project>(),
+            lost_texts_of::<RateCard>(),
             lost_texts_of::<SchedulePolicy>(),
             lost_texts_of::<TenantClass>(),
             lost_texts_of::<TenantCluster>(),
             lost_texts_of::<TenantNode>(),
             lost_texts_of::<TenantSchedule>(),
+            lost_texts_of::<UsageRecord>(),
         ];
         assert_eq!(lost.len(), all().len(), "a kind is missing in this test");
         assert_eq!(lost.concat(), [""; 0]);
@@ -211,12 +216,11 @@ mod tests {
         for crd in all() {
             let name = crd.metadata.name.clone().unwrap();
             let version = &crd.spec.versions[0];
-            // A TenantSchedule says what holds; who reads it, the syncer, may write nothing there.
+            // A TenantSchedule says what holds; who reads it, the syncer, may write nothing there. A UsageRecord says what was, and a RateCard is
+            // only read.
             let has_status = version.subresources.as_ref().is_some_and(|s| s.status.is_some());
-            assert!(
-                has_status != (crd.spec.names.kind == "TenantSchedule"),
-                "{name}: status"
-            );
+            let has_none = ["RateCard", "TenantSchedule", "UsageRecord"].contains(&crd.spec.names.kind.as_str());
+            assert!(has_status != has_none, "{name}: status");
             assert!(
                 version
                     .additional_printer_columns
@@ -245,7 +249,7 @@ mod tests {
             let message = columns.iter().position(|column| column.name == "Message");
             assert!(message.is_none_or(|at| at + 1 == columns.len()), "{kind}");
             let names: Vec<&str> = always.iter().map(|column| column.name.as_str()).collect();
-            let has_conditions = !["TenantNode", "TenantSchedule"].contains(&kind.as_str());
+            let has_conditions = !["RateCard", "TenantNode", "TenantSchedule", "UsageRecord"].contains(&kind.as_str());
             assert_eq!(names.starts_with(&["Ready", "Reason"]), has_conditions, "{kind}");
             assert_eq!(message.is_some(), has_conditions, "{kind}");
         }

@@ -32,7 +32,8 @@ pub const RECYCLING: &str = "recycling";
 /// Annotation on a node: since when it is in its state (RFC 3339).
 /// Set by: Berth.
 pub const STATE_SINCE: &str = "berth.dev/state-since";
-/// Annotation on a node: since when it serves its tenant (RFC 3339).
+/// Annotation on a node: since when it serves its tenant (RFC 3339). In the first state after it has left its tenant, which began at [`STATE_SINCE`]: since
+/// when it served that one.
 /// Set by: Berth.
 pub const ASSIGNED_SINCE: &str = "berth.dev/assigned-since";
 /// Annotation on a node: reason of its state, as text.
@@ -346,6 +347,13 @@ pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
 /// authority that signs the tenant's client certificates, and those that were issued before are refused.
 /// Set by: platform, team.
 pub const CREDENTIALS_ROTATION_REQUESTED_AT: &str = "berth.dev/credentials-rotation-requested-at";
+
+/// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
+/// Set by: Berth.
+pub const USAGE_MONTH: &str = "berth.dev/usage-month";
+/// Label of `UsageRecord`s: the slug of the tenant that used it. Not [`TENANT`]: what has that label is deleted with the tenant.
+/// Set by: Berth.
+pub const USAGE_TENANT: &str = "berth.dev/usage-tenant";
 
 /// Label that the API server itself puts on every namespace: its name.
 /// Set by: Kubernetes.

@@ -39,6 +39,7 @@ pub mod quantity;
 mod quota_summary;
 mod quotas;
 pub mod ranges;
+mod rate_card;
 pub mod requests;
 mod schedule_policy;
 mod shared_nodes;
@@ -54,6 +55,7 @@ mod tenant_version;
 pub mod text;
 mod tree_amounts;
 mod tree_resource;
+mod usage_record;
 mod user_quotas;
 mod validate;
 
@@ -102,6 +104,7 @@ pub use organization::{Organization, OrganizationSpec, OrganizationStatus};
 pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
 pub use quota_summary::QuotaSummary;
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
+pub use rate_card::{PriceList, Rate, RateCard, RateCardSpec, RateCardTarget, RateCardTargetKind};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,
@@ -119,6 +122,7 @@ pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
 };
 pub use tree_resource::TreeResource;
+pub use usage_record::{MAX_USAGE_LINES, UsageLine, UsageRecord, UsageRecordSpec, UsageResource, UsageTenant};
 pub use user_quotas::{
     ALL_USERS, MOST_LISTED_USERS, PLATFORM_USER, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota,
     UserResourceStatus, UserStatus,

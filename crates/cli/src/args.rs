@@ -25,6 +25,7 @@ use crate::output::{ObjectFormat, OutputFormat};
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::token::TokenCommand;
+use crate::usage::UsageArguments;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 ///
@@ -162,6 +163,14 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
     },
+    /// Show what tenants used on some days, and what that costs: GPUs, nodes, CPU, memory, storage and control planes.
+    ///
+    /// Reads the UsageRecords, in which control writes what each tenant uses, and the RateCards with the prices, which both are of all tenants. Shows
+    /// the tenants of --namespace, or all; also those that are deleted. Days and months are in UTC.
+    #[command(
+        after_help = "Examples:\n  berth usage\n  berth usage -n team-vision --by tenant,pool,mode\n  berth usage --month 2026-10 --by organization,project --currency EUR\n  berth usage team-vision/vision --from 2026-11-01 --by day -o wide\n  berth usage --month 2026-10 -o focus > 2026-10.csv"
+    )]
+    Usage(UsageArguments),
     /// Get a credential for a tenant that expires: of a person, by signing in at an OIDC issuer, or of a ServiceAccount.
     Token {
         #[command(subcommand)]
@@ -283,6 +292,13 @@ mod tests {
             "berth kubeconfig a --service-account ci/deploy",
             "berth kubeconfig a --admin --ttl 1h --service-account ci/deploy",
             "berth token oidc --issuer https://a --client-id b --ca-file c --ca-data ZA==",
+            "berth usage --month 2026-13",
+            "berth usage --month 2026-11 --from 2026-11-01",
+            "berth usage --month 2026-11 --to 2026-11-01",
+            "berth usage --from yesterday",
+            "berth usage --by team",
+            "berth usage --by=",
+            "berth usage -o name",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -312,6 +328,10 @@ mod tests {
             "berth dev status -o name",
             "berth delete a -i --timeout 1m",
             "berth create a --label team=vision,stage=prod --annotation note=a=b --ttl 1h30m",
+            "berth usage",
+            "berth usage team/a b --month 2026-11 --by tenant,day --currency EUR -o csv",
+            "berth usage --from 2026-11-01 --to 2026-11-02 --by project --by pool -o focus",
+            "berth usage --to 2026-11-02 -o wide",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

@@ -31,6 +31,7 @@ mod sleep;
 mod tenant;
 mod tenant_kubeconfig;
 mod token;
+mod usage;
 mod user_config;
 mod wait;
 
@@ -107,6 +108,7 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Quota { output } => quota::run(host, output).await,
         Command::Images { command } => images::run(command).await,
         Command::Token { credential } => token::run(credential).await,
+        Command::Usage(arguments) => usage::run(host, &arguments).await,
         // These need no runtime and have been run.
         Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {
             Ok(ExitCode::SUCCESS)

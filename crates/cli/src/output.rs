@@ -215,26 +215,34 @@ fn format_versions(versions: &Versions) -> String {
 
 /// Left-aligned columns with a heading. Each row is [one line](one_line).
 pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> = rows
+    format_columns(&heading, rows)
+}
+
+/// The same for a number of columns that depends on what is shown. Each row has as many cells as the heading.
+pub(crate) fn format_columns<Row: AsRef<[String]>>(heading: &[&str], rows: &[Row]) -> String {
+    let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.each_ref().map(|cell| one_line(cell)))
+        .map(|row| row.as_ref().iter().map(|cell| one_line(cell)).collect())
         .collect();
-    let mut widths = heading.map(str::len);
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.len()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |cells: [&str; N]| {
+    let line = |cells: &[&str]| {
         let padded: Vec<String> = cells
             .iter()
-            .zip(widths)
+            .zip(widths.iter().copied())
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(heading)];
-    lines.extend(rows.iter().map(|row| line(row.each_ref().map(String::as_str))));
+    lines.extend(rows.iter().map(|row| {
+        let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+        line(&cells)
+    }));
     lines.join("\n")
 }
 
@@ -259,6 +267,8 @@ mod tests {
         assert_eq!(format_table(["X", "Y"], &rows), table);
         assert_eq!(format_rows(["X", "Y"], &rows, Clone::clone).as_deref(), Some(table));
         assert_eq!(format_rows(["X"], &[], |row: &[String; 1]| row.clone()), None);
+        assert_eq!(format_columns(&["X", "Y"], &rows.map(Vec::from)), table);
+        assert_eq!(format_columns::<Vec<String>>(&["X"], &[]), "X");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Command line of `berth-control`.
 
 use berth_api::GatewayDomain;
-use berth_control::{control_plane::GatewayConfig, controllers::tenant::WithoutClass};
+use berth_control::{
+    control_plane::GatewayConfig,
+    controllers::{USAGE_RETENTION_MONTHS, tenant::WithoutClass},
+};
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::PrometheusConfig;
 use berth_runtime::telemetry::LogFormat;
@@ -128,6 +131,9 @@ pub(crate) struct Args {
     /// Seconds in each of which there is a sample of every GPU: twice the scrape interval.
     #[arg(long, value_name = "SECONDS", default_value_t = QuerySettings::default().sample_interval)]
     pub(crate) prometheus_sample_interval: i64,
+    /// Months for which records of what tenants used are kept, besides the current one. 0: nothing is recorded, and records that exist stay.
+    #[arg(long, value_name = "MONTHS", env = "BERTH_USAGE_RETENTION_MONTHS", default_value_t = USAGE_RETENTION_MONTHS, value_parser = clap::value_parser!(u32).range(..=120))]
+    pub(crate) usage_retention_months: u32,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

@@ -29,6 +29,8 @@ pub enum Key {
     Fleet,
     /// Reconcile the nodes that several tenants use.
     SharedNodes,
+    /// Count what tenants use, and write it down.
+    Usage,
 }
 
 impl Key {
@@ -53,7 +55,8 @@ impl QueueKey for Key {
             | Self::Quotas
             | Self::UserQuotas
             | Self::Fleet
-            | Self::SharedNodes => {}
+            | Self::SharedNodes
+            | Self::Usage => {}
         }
         hasher.finish()
     }

@@ -17,6 +17,7 @@ pub mod gauges;
 pub mod gpu_pods;
 pub mod install;
 pub mod key;
+pub mod metered_use;
 pub mod metrics;
 pub mod network;
 pub mod pod_activity;
@@ -55,12 +56,14 @@ use controllers::{
     shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
+    usage::{UsageContext, UsageState},
     user_quotas::UserQuotasContext,
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use events::EventRecorder;
 use key::Key;
 use kube::Client;
+use metered_use::MeteredUse;
 use metrics::Metrics;
 use network::AdministrativeTier;
 use quota_ledger::QuotaLedger;
@@ -94,6 +97,8 @@ pub struct ControlConfig {
     pub gpu_metrics: Option<GpuMetricsSource>,
     /// Time between two measurements of what tenants use of their quotas.
     pub quota_use_interval: Duration,
+    /// For how many months records of what tenants used are kept besides the current one. 0: usage is not recorded.
+    pub usage_retention_months: u32,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -123,9 +128,11 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         () = stop.cancelled() => return Ok(()),
         () = config.clock.wait_for_host(&config.client) => {}
     }
+    let metered = MeteredUse::new(config.clock.clone(), config.usage_retention_months > 0);
+    let uses_pods = config.runtime.uses_pods();
     let stores = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        stores = watches::start(&config.client, &queue, &mut tasks, &stop, config.runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
+        stores = watches::start(&config.client, &queue, &mut tasks, &stop, uses_pods, metered) => stores.map_err(|_| ControlError::Watches)?,
     };
     tasks.spawn(config.clock.clone().follow(config.client.clone(), stop.clone()));
     tasks.spawn(controllers::database::watch(
@@ -150,6 +157,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         interval: config.quota_use_interval,
     };
     tasks.spawn(quota_use::watch(quota_use, stop.clone()));
+    queue.add(Key::Usage);
     let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
     on_ready();
     controllers.run(tasks, stop).await;
@@ -230,6 +238,17 @@ fn build_shared_nodes(client: &Client, stores: &Stores, clock: &clock::Clock, me
     }
 }
 
+fn build_usage(config: &ControlConfig, stores: &Stores) -> UsageContext {
+    UsageContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        clock: config.clock.clone(),
+        retention_months: config.usage_retention_months,
+        metrics: config.metrics.usage.clone(),
+        state: UsageState::default(),
+    }
+}
+
 /// All controllers, with what they share.
 fn build_controllers(
     config: ControlConfig,
@@ -239,6 +258,7 @@ fn build_controllers(
     queue: Queue<Key>,
 ) -> Controllers {
     let user_quotas = build_user_quotas(&config, &stores, &queue);
+    let usage = build_usage(&config, &stores);
     let ControlConfig {
         client,
         host,
@@ -251,6 +271,7 @@ fn build_controllers(
         clock,
         gpu_metrics: _,
         quota_use_interval: _,
+        usage_retention_months: _,
         runtime,
         metrics,
     } = config;
@@ -308,6 +329,7 @@ fn build_controllers(
             recorder: recorder.clone(),
         },
         user_quotas,
+        usage,
         nodes: NodesContext {
             host: Applier::new(client.clone()),
             client,

@@ -149,6 +149,7 @@ async fn lead(
         clock: Clock::default(),
         gpu_metrics: open_gpu_metrics(args)?,
         quota_use_interval: QUOTA_USE_INTERVAL,
+        usage_retention_months: args.usage_retention_months,
         runtime,
         metrics,
     };

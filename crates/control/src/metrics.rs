@@ -3,10 +3,12 @@
 mod repair;
 mod sleep;
 mod syncers;
+mod usage;
 
 pub use repair::RepairMetrics;
 pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
 pub use syncers::SyncerMetrics;
+pub use usage::UsageMetrics;
 
 use crate::gauges::Gauges;
 use berth_runtime::metrics::{QueueMetrics, duration_histogram};
@@ -19,7 +21,7 @@ use prometheus_client::{
 /// What was reconciled and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// tenant, pool, class, schedule-policy, quotas, user-quotas, fleet or shared-nodes.
+    /// tenant, pool, class, schedule-policy, quotas, user-quotas, fleet, shared-nodes or usage.
     pub kind: &'static str,
     /// ok, or the category of the error.
     pub result: &'static str,
@@ -221,6 +223,8 @@ pub struct Metrics {
     pub idle_pass_seconds: Histogram,
     /// Pods with idle GPUs that were to leave, by how that ended.
     pub idle_evictions: Family<ResultLabels, Counter>,
+    /// Records of what tenants use.
+    pub usage: UsageMetrics,
 }
 
 impl Metrics {
@@ -263,6 +267,7 @@ impl Metrics {
             idle_passes: Family::default(),
             idle_pass_seconds: duration_histogram(),
             idle_evictions: Family::default(),
+            usage: UsageMetrics::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
         registry.register(
@@ -310,6 +315,7 @@ impl Metrics {
         );
         metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
+        metrics.usage.register(registry);
         metrics
     }
 

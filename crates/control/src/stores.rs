@@ -3,6 +3,7 @@
 use crate::{
     changes::{Cached, Changes},
     gpu_pods::GpuPods,
+    metered_use::MeteredUse,
     network::node_ports::NodePorts,
     pod_activity::PodActivity,
     published_nodes::PublishedNode,
@@ -66,6 +67,8 @@ pub struct Stores {
     pub storage_claims: Arc<StorageUses>,
     /// Drivers of inline volumes of tenants' pods.
     pub inline_volumes: Arc<StorageUses>,
+    /// What their pods on shared nodes and their claims used since when, and until when.
+    pub metered: MeteredUse,
     /// Devices by node, those that several nodes reach at the empty name.
     pub slices: Arc<Slices>,
     /// Which devices claims request.

@@ -239,3 +239,24 @@ fn only_gpus_of_nodes_of_which_none_is_requested_raise_the_alert() {
         ],
     );
 }
+
+#[test]
+fn usage_that_is_not_recorded_for_an_hour_raises_the_alert() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthUsageNotRecorded"));
+    let age = |pod: &str, values: &str| json!({"series": format!("berth_control_usage_unrecorded_seconds{{pod=\"{pod}\"}}"), "values": values});
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, "{}", is_raised.then_some(1));
+    evaluate(
+        &[
+            // Written every 15 minutes, and then no more.
+            age("a", "0+30x30 0+30x30 0+30x180"),
+            // It waits for the lease.
+            age("b", "0x250"),
+        ],
+        &[
+            raised_at("15m", false),
+            raised_at("60m", false),
+            raised_at("90m", false),
+            raised_at("92m", true),
+        ],
+    );
+}

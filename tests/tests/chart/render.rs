@@ -465,6 +465,29 @@ async fn integrations_are_flags_of_control() {
     assert!(has("--argo-cd-namespace=argocd"), "{args}");
 }
 
+/// The values of an older release do not have the value: then control has its own default.
+#[tokio::test]
+async fn control_keeps_records_of_usage_as_long_as_the_values_say() {
+    for (metering, expected) in [
+        (json!({}), Some("--usage-retention-months=13")),
+        (json!({"retentionMonths": 0}), Some("--usage-retention-months=0")),
+        (json!({"retentionMonths": 36}), Some("--usage-retention-months=36")),
+        (json!(null), None),
+    ] {
+        let all = template(&json!({ "metering": metering })).await.unwrap();
+        let control = all
+            .iter()
+            .find(|document| named(document) == "Deployment/berth-control");
+        let args = &control.unwrap()["spec"]["template"]["spec"]["containers"][0]["args"];
+        let mut args = args.as_array().unwrap().iter().filter_map(Value::as_str);
+        assert_eq!(args.find(|arg| arg.starts_with("--usage-")), expected, "{metering}");
+    }
+    for months in [json!(-1), json!(121), json!("13")] {
+        let refusal = template(&json!({"metering": {"retentionMonths": months}})).await;
+        assert!(refusal.unwrap_err().contains("/metering/retentionMonths"), "{months}");
+    }
+}
+
 /// The values of an older release do not have integrations at all.
 #[tokio::test]
 async fn without_integrations_control_has_no_flags_for_them() {

@@ -57,6 +57,7 @@ fn control(host: &TestCluster) -> ControlConfig {
         clock: berth_control::clock::Clock::default(),
         gpu_metrics: None,
         quota_use_interval: berth_control::controllers::QUOTA_USE_INTERVAL,
+        usage_retention_months: berth_control::controllers::USAGE_RETENTION_MONTHS,
         runtime: Arc::new(FakeRuntime::default()),
         metrics: Metrics::new(&mut Registry::default()),
     }

@@ -33,7 +33,7 @@ async fn has_pod(host: &TestCluster, node: &str) -> bool {
 }
 
 /// The Job that scrubs the node.
-async fn find_scrub(host: &TestCluster, node: &str) -> Option<String> {
+pub(crate) async fn find_scrub(host: &TestCluster, node: &str) -> Option<String> {
     let jobs: Api<Job> = Api::namespaced(host.client.clone(), "berth-system");
     let scrubs = ListParams::default().labels(&format!("{}=scrub", labels::NODE_JOB));
     let listed = jobs.list(&scrubs).await.unwrap();

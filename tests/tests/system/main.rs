@@ -21,6 +21,7 @@ mod integrations;
 mod leadership;
 mod lifecycle;
 mod limits;
+mod metering;
 mod network;
 mod node_recycling;
 mod nodes;
@@ -30,6 +31,7 @@ mod platform_objects;
 mod platform_requests;
 mod published;
 mod quotas;
+mod rate_cards;
 mod reservations;
 mod restore;
 mod schedules;
@@ -108,6 +110,9 @@ fn main() -> ExitCode {
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,
+                rate_cards::schemas_reject_invalid_prices,
+                rate_cards::the_examples_of_prices_are_valid,
+                rate_cards::records_keep_their_tenant_and_month_and_never_go_back,
                 reservations::what_exists_stays_reserved_when_a_class_gets_smaller,
                 reservations::a_project_is_deleted_after_its_tenants,
                 user_stamps::users_are_stamped_and_nobody_forges_them,
@@ -151,6 +156,7 @@ fn that_stop_control() -> Group {
         unreadable::objects_that_control_cannot_read_stop_nothing,
         sleep::control_is_killed_while_a_tenant_falls_asleep_and_wakes,
         gpu_clients::programs_leave_gpus_for_a_scrub_and_return_although_control_is_killed,
+        metering::nothing_is_counted_twice_although_control_is_killed,
         quotas::many_tenants_at_once_and_another_leader_do_not_exceed_the_quota,
         sleep_random::nothing_is_lost_in_random_sleeps_and_nothing_runs_twice,
         gateway::a_team_works_through_the_gateway,

@@ -15,9 +15,11 @@ pub mod shared_nodes;
 pub mod slots;
 pub mod tenant;
 pub mod tenant_class;
+pub mod usage;
 pub mod user_quotas;
 mod worker;
 
 pub use quota_use::INTERVAL as QUOTA_USE_INTERVAL;
 pub(crate) use tenant::kubeconfig_secret_name;
+pub use usage::RETENTION_MONTHS as USAGE_RETENTION_MONTHS;
 pub use worker::{ControllerError, Controllers};

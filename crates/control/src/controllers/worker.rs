@@ -13,6 +13,7 @@ use super::{
     slots::{Slot, Slots},
     tenant::{self, TenantContext, TenantError, Tenants},
     tenant_class::{self, TenantClassContext, TenantClassError},
+    usage::{self, UsageContext},
     user_quotas::{self, UserQuotasContext},
 };
 use crate::{
@@ -67,6 +68,8 @@ pub struct Controllers {
     pub shared_nodes: SharedNodesContext,
     /// Of `HostNodePool`s.
     pub host_node_pool: HostNodePoolContext,
+    /// Of what tenants use.
+    pub usage: UsageContext,
 }
 
 /// Why a reconcile failed.
@@ -78,7 +81,7 @@ pub enum ControllerError {
     /// Of a `TenantClass`.
     #[error(transparent)]
     TenantClass(#[from] TenantClassError),
-    /// Of nodes, pools, schedules or quotas.
+    /// Of nodes, pools, schedules, quotas or usage.
     #[error(transparent)]
     Nodes(#[from] ReconcileError),
     /// It took too long.
@@ -105,9 +108,12 @@ impl ControllerError {
 impl Controllers {
     /// Works until `stop`. `tasks` are the watches.
     pub async fn run(self, mut tasks: JoinSet<()>, stop: CancellationToken) {
-        tasks.spawn(work(Arc::new(self), stop.clone()));
+        usage::keep_proofs(&self.usage);
+        let controllers = Arc::new(self);
+        tasks.spawn(work(Arc::clone(&controllers), stop.clone()));
         stop.cancelled().await;
         while tasks.join_next().await.is_some() {}
+        usage::save(&controllers.usage).await;
     }
 
     async fn reconcile(&self, key: &Key, slot: &Arc<Slot>) -> Result<Option<Duration>, ControllerError> {
@@ -120,6 +126,7 @@ impl Controllers {
             Key::UserQuotas => user_quotas::reconcile(&self.user_quotas).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
+            Key::Usage => usage::reconcile(&self.usage).await?,
         })
     }
 }
@@ -297,6 +304,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::UserQuotas => "user-quotas",
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
+        Key::Usage => "usage",
     }
 }
 

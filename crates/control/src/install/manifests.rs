@@ -37,6 +37,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 fn control_rules() -> Vec<PolicyRule> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
+    const RECORD: [&str; 5] = ["get", "list", "create", "update", "delete"];
     let mut rules = vec![
         rule(
             "berth.dev",
@@ -70,6 +71,8 @@ fn control_rules() -> Vec<PolicyRule> {
             &["patch", "update"],
         ),
         rule("berth.dev", &["tenantnodes", "tenantschedules"], &WRITE),
+        // What tenants used. They outlast the tenants.
+        rule("berth.dev", &["usagerecords"], &RECORD),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("berth.dev", &[RESOURCE], &[BYPASS]),
         // For kubelets of the host's control plane.

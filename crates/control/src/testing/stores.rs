@@ -1,7 +1,7 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::{changes::Changes, published_nodes::PublishedNode, stores::Stores};
+use crate::{changes::Changes, clock::Clock, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
 use berth_node_lifecycle::{
     demand::WorkloadIndex,
@@ -83,6 +83,7 @@ impl StoreWriters {
             node_ports: Arc::default(),
             storage_claims: Arc::default(),
             inline_volumes: Arc::default(),
+            metered: MeteredUse::new(Clock::default(), true),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
             shared_pods: Arc::default(),

@@ -11,7 +11,7 @@ mod storage_claims;
 mod wake;
 mod workloads;
 
-use crate::{key::Key, published_nodes::PublishedNode, stores::Stores};
+use crate::{key::Key, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{
     HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, labels, names,
     policy_annotations, system,
@@ -43,9 +43,11 @@ use wake::{Seen, Wake, full_name};
 
 /// Pause before the fleet is planned, so that several changes are one plan.
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
+/// Pause before what tenants use is counted: objects say since when and until when it was so.
+const USAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts all watches as tasks that end with `stop`, and waits until each has listed what there is. With `uses_pods` the
-/// Deployments of control planes are watched as well.
+/// Deployments of control planes are watched as well. What is metered goes to `metered`.
 ///
 /// # Errors
 /// A store was dropped before it was filled: the process is ending.
@@ -55,6 +57,7 @@ pub async fn start(
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
     uses_pods: bool,
+    metered: MeteredUse,
 ) -> Result<Stores, WriterDropped> {
     let mut watches = Watches {
         client,
@@ -99,9 +102,9 @@ pub async fn start(
         inline_volumes,
         activity: pod_activity,
         listed: workloads_listed,
-    } = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
+    } = workloads::start(client, tenants.clone(), metered.clone(), queue.clone(), tasks, stop);
     let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
-    let (storage_claims, storage_claims_listed) = storage_claims::start(client, tasks, stop);
+    let (storage_claims, storage_claims_listed) = storage_claims::start(client, metered.clone(), tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
         devices,
@@ -137,6 +140,7 @@ pub async fn start(
         node_ports,
         storage_claims,
         inline_volumes,
+        metered,
         slices,
         devices,
         shared_pods,

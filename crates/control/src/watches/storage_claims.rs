@@ -1,10 +1,13 @@
-//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes are kept.
+//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes and its size are kept.
 
 use super::{
     follow::{Index, follow},
     of_tenants,
 };
-use crate::storage_uses::{StorageUses, of_claim};
+use crate::{
+    metered_use::MeteredUse,
+    storage_uses::{StorageUses, of_claim},
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, Client};
 use std::{collections::HashSet, sync::Arc};
@@ -15,26 +18,35 @@ use tokio_util::sync::CancellationToken;
 /// offers is found when the class changes, and whether claims are left when the tenant is reconciled the next time.
 pub(super) fn start(
     client: &Client,
+    metered: MeteredUse,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> (Arc<StorageUses>, oneshot::Receiver<()>) {
     let claims = Arc::new(StorageUses::default());
     let (listed, is_listed) = oneshot::channel();
     let api = Api::all(client.clone());
-    let index = ClaimWatch(Arc::clone(&claims));
+    let index = ClaimWatch {
+        uses: Arc::clone(&claims),
+        metered,
+    };
     let stop = stop.clone();
     tasks.spawn(async move { follow(api, of_tenants(), &index, listed, &stop).await });
     (claims, is_listed)
 }
 
-struct ClaimWatch(Arc<StorageUses>);
+struct ClaimWatch {
+    uses: Arc<StorageUses>,
+    metered: MeteredUse,
+}
 
 impl Index<PersistentVolumeClaim> for ClaimWatch {
     fn put(&self, name: &str, claim: Option<&PersistentVolumeClaim>) {
-        self.0.put(name, claim.map(of_claim).unwrap_or_default());
+        self.metered.put_claim(name, claim);
+        self.uses.put(name, claim.map(of_claim).unwrap_or_default());
     }
 
     fn retain(&self, names: &HashSet<String>) {
-        self.0.retain(names);
+        self.metered.retain_claims(names);
+        self.uses.retain(names);
     }
 }

@@ -1,6 +1,6 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
-use super::FLEET_PAUSE;
+use super::{FLEET_PAUSE, USAGE_PAUSE};
 use crate::{controllers::kubeconfig_secret_name, key::Key, tenant_state::is_created};
 use berth_api::{
     DEFAULT_CLASS, HostNodePool, Phase, SchedulePolicy, ScheduleTargetKind, TenantClass, TenantCluster, labels,
@@ -26,6 +26,8 @@ pub(super) enum Wake {
     Now(Key),
     /// Shortly, so that several changes are one reconcile.
     Soon(Key),
+    /// After a second: nothing waits for it.
+    Later(Key),
 }
 
 impl Wake {
@@ -33,6 +35,7 @@ impl Wake {
         match self {
             Self::Now(key) => queue.add(key),
             Self::Soon(key) => queue.add_after(key, FLEET_PAUSE),
+            Self::Later(key) => queue.add_after(key, USAGE_PAUSE),
         }
     }
 }
@@ -42,6 +45,8 @@ impl Wake {
 pub(super) struct Seen {
     hashes: HashMap<String, u64>,
     owners: HashMap<String, String>,
+    /// UIDs of the tenants that nodes serve.
+    served: HashMap<String, String>,
 }
 
 impl Seen {
@@ -55,6 +60,12 @@ impl Seen {
     /// Forgets an object that is gone.
     pub(super) fn forget(&mut self, name: &str) {
         self.hashes.remove(name);
+        self.served.remove(name);
+    }
+
+    /// Records the tenant that a node serves. Returns the earlier one; none of a node that is new or was gone.
+    fn replace_served(&mut self, node: &str, tenant: String) -> Option<String> {
+        self.served.insert(node.to_owned(), tenant)
     }
 
     /// Records the owner of a node. Returns the earlier one.
@@ -85,12 +96,11 @@ pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
         meta.deletion_timestamp.is_some(),
         is_created(tenant),
     );
-    let quotas = seen
-        .is_new(&full_name(tenant), &change)
-        .then_some(Wake::Soon(Key::Quotas));
+    let is_new = seen.is_new(&full_name(tenant), &change);
+    let of_all = is_new.then(|| [Wake::Soon(Key::Quotas), Wake::Later(Key::Usage)]);
     [Wake::Now(Key::of_tenant(tenant)), Wake::Soon(Key::Fleet)]
         .into_iter()
-        .chain(quotas)
+        .chain(of_all.into_iter().flatten())
         .chain(classes)
         .collect()
 }
@@ -211,7 +221,13 @@ pub(super) fn for_node(
     }
     let mut wakes = vec![Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)];
     wakes.extend(pools.iter().map(|pool| Wake::Soon(Key::Pool(pool.name_any()))));
-    let owner = Assignment::read(node).map(|record| record.uid);
+    let assignment = Assignment::read(node);
+    let serving = assignment.as_ref().filter(|record| record.state.runs_tenant_pods());
+    let serves = serving.map(|record| record.uid.clone()).unwrap_or_default();
+    if seen.replace_served(&name, serves.clone()).as_ref() != Some(&serves) {
+        wakes.push(Wake::Later(Key::Usage));
+    }
+    let owner = assignment.map(|record| record.uid);
     let earlier = seen.replace_owner(name, owner.clone().unwrap_or_default());
     let shared_pool = shared_pool_of(node).or_else(|| node.annotations().get(labels::PREVIOUS_SHARED_POOL));
     let is_concerned = |tenant: &&Arc<TenantCluster>| {
@@ -323,6 +339,28 @@ mod tests {
         );
         assert_eq!(woken(&wakes(&node(Some("b"), "2026-01-01T00:00:10Z"))), ["a", "b", "c"]);
         assert_eq!(woken(&wakes(&node(None, "2026-01-01T00:00:10Z"))), ["b", "c"]);
+    }
+
+    #[test]
+    fn usage_is_counted_when_a_node_begins_and_ceases_to_serve_a_tenant() {
+        let mut seen = Seen::default();
+        let mut wakes = |state: &str, seconds: u32, is_gone: bool| {
+            let mut node = node(Some("a"), &format!("2026-01-01T00:00:{seconds:02}Z"));
+            node.annotations_mut().insert("berth.dev/state".into(), state.into());
+            node.labels_mut().insert("x".into(), seconds.to_string());
+            if is_gone {
+                seen.forget("n");
+            }
+            for_node(&node, &mut seen, &[], &[]).contains(&Wake::Later(Key::Usage))
+        };
+        assert!(wakes("Joining", 0, false), "it is new");
+        assert!(!wakes("Joining", 1, false));
+        assert!(wakes("Assigned", 2, false));
+        assert!(!wakes("Cordoned", 3, false), "it still serves");
+        assert!(wakes("Scrubbing", 4, false));
+        assert!(!wakes("Validating", 5, false));
+        assert!(wakes("Assigned", 6, false));
+        assert!(wakes("Assigned", 6, true), "its Node was deleted");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     gpu_pods::{self, GpuPods},
     key::Key,
+    metered_use::MeteredUse,
     pod_activity::PodActivity,
     storage_uses::{self, StorageUses},
     tenant_pods::is_of_tenant,
@@ -53,6 +54,7 @@ pub(super) struct Watched {
 pub(super) fn start(
     client: &Client,
     tenants: Store<TenantCluster>,
+    metered: MeteredUse,
     queue: Queue<Key>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
@@ -72,6 +74,7 @@ pub(super) fn start(
         user_pods: Arc::clone(&user_pods),
         inline_volumes: Arc::clone(&inline_volumes),
         activity: Arc::clone(&activity),
+        metered,
         tenants,
         queue,
         known: RwLock::default(),
@@ -95,6 +98,7 @@ struct WorkloadWatch {
     user_pods: Arc<UserPods>,
     inline_volumes: Arc<StorageUses>,
     activity: Arc<PodActivity>,
+    metered: MeteredUse,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
@@ -140,6 +144,7 @@ impl WorkloadWatch {
 impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
         let pod = pod.filter(|pod| is_of_tenant(pod));
+        self.metered.put_pod(name, pod);
         self.gpu_pods.put(name, pod.and_then(gpu_pods::read_pod));
         self.inline_volumes
             .put(name, pod.map(storage_uses::of_pod).unwrap_or_default());
@@ -152,6 +157,7 @@ impl Index<Pod> for WorkloadWatch {
     }
 
     fn retain(&self, names: &HashSet<String>) {
+        self.metered.retain_pods(names);
         self.gpu_pods.retain(names);
         self.inline_volumes.retain(names);
         if self.user_pods.retain(names) {

@@ -34,7 +34,7 @@ pub struct Assignment {
     pub pool: String,
     /// When it entered the state.
     pub since: Option<Timestamp>,
-    /// When it began to serve its tenant.
+    /// When it began to serve its tenant. In the first state after it has left its tenant, which it entered then: when it began to serve that one.
     pub owned_since: Option<Timestamp>,
     /// How many nodes the group must have before this one joins.
     pub reserved_with: u32,
@@ -164,6 +164,8 @@ impl Assignment {
             owned_since: match state {
                 AssignmentState::Assigned => self.owned_since.or(Some(now)),
                 _ if state.runs_tenant_pods() => self.owned_since,
+                // From when to when its tenant had it can be read on the node until it enters another state.
+                _ if self.state.runs_tenant_pods() && !state.has_tenant() => self.owned_since,
                 _ => None,
             },
             cordoned_until: None,

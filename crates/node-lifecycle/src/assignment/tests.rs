@@ -179,6 +179,32 @@ fn an_uncordoned_node_is_cordoned_by_berth() {
 }
 
 #[test]
+fn a_node_that_has_just_left_its_tenant_says_from_when_to_when_that_had_it() {
+    let (node, draining) = in_state(AssignmentState::Draining);
+    for left in [
+        draining.start_recycling(&node, at(40), "reclaimed"),
+        draining.with_state(AssignmentState::Quarantined, at(40), "not Ready"),
+    ] {
+        let read = Assignment::read(&written(&node, &left)).unwrap();
+        assert_eq!(
+            (read.owned_since, read.since),
+            (Some(at(20)), Some(at(40))),
+            "{:?}",
+            left.state
+        );
+        assert_eq!((read.uid.as_str(), read.slug.as_str()), ("", "vision-abc"));
+        // Later states begin at other times.
+        for next in [AssignmentState::Validating, AssignmentState::Quarantined] {
+            assert_eq!(left.with_state(next, at(50), "").owned_since, None);
+        }
+        assert_eq!(left.start_recycling(&node, at(50), "again").owned_since, None);
+    }
+    let (node, joining) = in_state(AssignmentState::Joining);
+    let never_served = joining.start_recycling(&node, at(40), "not wanted any more");
+    assert_eq!(never_served.owned_since, None);
+}
+
+#[test]
 fn each_recycling_has_its_own_id() {
     let (node, assignment) = in_state(AssignmentState::Draining);
     let first = assignment.start_recycling(&node, at(1), "").recycling_id;

@@ -1,0 +1,188 @@
+//! `UsageRecord`: what one tenant used in one month.
+
+use crate::NodeMode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The most entries of [`UsageRecordSpec::lines`], as in its schema.
+pub const MAX_USAGE_LINES: usize = 512;
+
+/// What one tenant used in one month, in UTC. Control makes it, and keeps it when the tenant, its namespace or its Project is deleted. It
+/// has amounts and no prices: those are applied when a report is made.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "UsageRecord",
+    derive = "PartialEq",
+    shortname = "usage",
+    category = "berth",
+    doc = "What one tenant used in one month, in UTC. Made by Berth; not meant to be edited.",
+    printcolumn(name = "Month", type_ = "string", json_path = ".spec.month"),
+    printcolumn(
+        name = "Namespace",
+        type_ = "string",
+        json_path = ".spec.tenant.namespace",
+        description = "Namespace of the TenantCluster"
+    ),
+    printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant.name"),
+    printcolumn(name = "GPU-Hours", type_ = "string", json_path = ".spec.gpuHours"),
+    printcolumn(
+        name = "Through",
+        type_ = "date",
+        json_path = ".spec.meteredThrough",
+        description = "Time since which usage is not recorded yet"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.month == oldSelf.month")
+    .message("the month of a UsageRecord is immutable")
+    .field_path(".month"))]
+#[x_kube(validation = Rule::new("self.meteredThrough >= oldSelf.meteredThrough")
+    .message("must not be earlier than before: usage would be counted twice")
+    .field_path(".meteredThrough"))]
+pub struct UsageRecordSpec {
+    /// The month, in UTC, for example 2026-11.
+    #[schemars(length(max = 7), regex(pattern = "^[0-9]{4}-(0[1-9]|1[0-2])$"))]
+    pub month: String,
+    /// The tenant.
+    pub tenant: UsageTenant,
+    /// Everything that the tenant used in the month before this time is in `lines`. It never goes back.
+    pub metered_through: Time,
+    /// Whether the tenant used something at that time. If not, it used nothing later, up to the next change of the record.
+    #[serde(default)]
+    pub in_use: bool,
+    /// GPU-hours of all lines together, with one decimal.
+    #[schemars(length(max = 32))]
+    pub gpu_hours: String,
+    /// What the tenant used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512), extend("x-kubernetes-list-type" = "atomic"))]
+    pub lines: Vec<UsageLine>,
+}
+
+/// A tenant, as it was when its usage was recorded.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.namespace == oldSelf.namespace && self.name == oldSelf.name && self.uid == oldSelf.uid && self.slug == oldSelf.slug")
+    .message("the tenant of a UsageRecord is immutable"))]
+pub struct UsageTenant {
+    /// Namespace of the TenantCluster.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// Name of the TenantCluster.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// UID of the TenantCluster: one that was deleted and created again has another one, and other records.
+    #[schemars(length(max = 128))]
+    pub uid: String,
+    /// What Berth names the tenant's objects on the host after.
+    #[schemars(length(max = 63))]
+    pub slug: String,
+}
+
+/// How much of one resource the tenant used, on nodes, with a class and in a Project that were the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageLine {
+    /// The resource.
+    pub resource: UsageResource,
+    /// Name of the HostNodePool of the nodes, for GPU, Node, CPU and Memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_name: Option<String>,
+    /// Product of the GPUs of the pool, for GPU and Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_product: Option<String>,
+    /// Mode of the node group, for GPU, Node, CPU and Memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<NodeMode>,
+    /// Name of the TenantClass of the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_name: Option<String>,
+    /// Name of the Project of the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_name: Option<String>,
+    /// Name of the Organization of the Project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization_name: Option<String>,
+    /// Name of the StorageClass of the host, for Storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class_name: Option<String>,
+    /// Amount of each day, from the first of the month on, in units of the resource multiplied by seconds: GPU: GPUs; Node: nodes; CPU:
+    /// thousandths of a core; Memory and Storage: MiB; ControlPlane: 1. Days that are missing at the end have 0.
+    #[schemars(length(max = 31), inner(range(min = 0)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub daily: Vec<i64>,
+}
+
+/// A resource of which usage is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum UsageResource {
+    /// GPUs of the nodes that are assigned to the tenant, whether or not a pod uses them. In GPU-seconds.
+    #[serde(rename = "GPU")]
+    Gpu,
+    /// The nodes that are assigned to the tenant, with and without GPUs. In node-seconds.
+    Node,
+    /// CPU that the tenant's pods on shared nodes request. In seconds of a thousandth of a core.
+    #[serde(rename = "CPU")]
+    Cpu,
+    /// Memory that the tenant's pods on shared nodes request. In MiB-seconds.
+    Memory,
+    /// Storage that the tenant's PersistentVolumeClaims request. In MiB-seconds.
+    Storage,
+    /// The control plane of the tenant, while it does not sleep. In seconds.
+    ControlPlane,
+}
+
+impl UsageResource {
+    /// All resources, in the order in which reports show them.
+    pub const ALL: [Self; 6] = [
+        Self::Gpu,
+        Self::Node,
+        Self::Cpu,
+        Self::Memory,
+        Self::Storage,
+        Self::ControlPlane,
+    ];
+
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "GPU",
+            Self::Node => "Node",
+            Self::Cpu => "CPU",
+            Self::Memory => "Memory",
+            Self::Storage => "Storage",
+            Self::ControlPlane => "ControlPlane",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_written_by_their_names() {
+        for resource in UsageResource::ALL {
+            assert_eq!(serde_json::to_value(resource).unwrap(), resource.name());
+        }
+    }
+
+    #[test]
+    fn a_record_is_written_without_what_it_does_not_have() {
+        let record = serde_json::json!({
+            "month": "2026-11",
+            "tenant": {"namespace": "ai", "name": "vision", "uid": "6f2c", "slug": "vision-aaaaaaaaaaaaa"},
+            "meteredThrough": "2026-11-02T00:00:00Z",
+            "inUse": true,
+            "gpuHours": "24.0",
+            "lines": [{"resource": "GPU", "poolName": "h100", "mode": "Private", "daily": [86_400]}],
+        });
+        let spec: UsageRecordSpec = serde_json::from_value(record.clone()).unwrap();
+        assert_eq!(spec.lines[0].mode, Some(NodeMode::Private));
+        assert_eq!(serde_json::to_value(&spec).unwrap(), record);
+    }
+}

@@ -1,0 +1,112 @@
+//! `berth usage`: what tenants used, and what it costs. The amounts are in UsageRecords, which control writes, and the prices in RateCards; here
+//! they are put together.
+
+mod arguments;
+mod export;
+mod order;
+mod period;
+mod read;
+#[cfg(test)]
+mod tests;
+mod text;
+mod view;
+
+use std::process::ExitCode;
+
+use berth_metering::{PriceBook, day_of};
+
+use crate::error::Error;
+use crate::host::HostArguments;
+use crate::output::{OutputFormat, print, print_line, print_note};
+use crate::tenant::TenantName;
+pub(crate) use arguments::UsageArguments;
+use arguments::UsageFormat;
+use period::Period;
+use read::Cards;
+use view::{Request, Selection, Usage, months_without};
+
+pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Result<ExitCode, Error> {
+    let given = host.namespace.clone();
+    let host = host.connect().await?;
+    let now = host.now().await;
+    let period = Period::new(arguments.month, arguments.from, arguments.to, day_of(now))?;
+    let named = arguments
+        .tenants
+        .iter()
+        .map(|text| TenantName::parse(text, &host.namespace));
+    let selection = Selection {
+        namespace: given,
+        tenants: named.collect::<Result<_, _>>()?,
+    };
+    let selector = period.selector();
+    let (records, cards) = tokio::join!(
+        read::list_records(&host.client, &selector),
+        read::list_cards(&host.client)
+    );
+    let records = records?;
+    let (prices, without_costs) = prices_of(cards?, arguments)?;
+    let request = Request {
+        period,
+        group_by: arguments.group_by(),
+        months_without_records: months_without(&records, period, now),
+        without_costs,
+    };
+    let records = selection.select(records, period)?;
+    let query = request.query();
+    let usage = Usage::new(&records, &prices, request, now);
+    match arguments.output {
+        UsageFormat::Table => print(&usage, text::describe, OutputFormat::Table)?,
+        UsageFormat::Wide => print(&usage, text::describe_wide, OutputFormat::Table)?,
+        UsageFormat::Json => print(&usage, text::describe, OutputFormat::Json)?,
+        UsageFormat::Yaml => print(&usage, text::describe, OutputFormat::Yaml)?,
+        UsageFormat::Csv => print_csv(&usage, &export::write_csv(&usage)?)?,
+        UsageFormat::Focus => {
+            let table = export::write_focus(&records, &prices, &query, &arguments.provider)?;
+            print_csv(&usage, &table)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The prices that a report applies, and why there are none if the RateCards cannot be read.
+fn prices_of(cards: Cards, arguments: &UsageArguments) -> Result<(PriceBook, Option<String>), Error> {
+    let currency = arguments
+        .currency
+        .as_ref()
+        .map(|currency| currency.to_ascii_uppercase());
+    let is_focus = arguments.output == UsageFormat::Focus;
+    let advice = "`kubectl auth can-i list ratecards.berth.dev` says whether you may";
+    let prices = match cards {
+        Ok(cards) => read::read_prices(&cards, currency.as_deref())?,
+        Err(error) if is_focus || currency.is_some() => {
+            return Err(Error::Failed(format!(
+                "cannot list the RateCards, which have the prices: {error}; {advice}"
+            )));
+        }
+        Err(error) => {
+            let without_costs = format!("Costs are not shown: {error}; {advice}.");
+            return Ok((PriceBook::default(), Some(without_costs)));
+        }
+    };
+    let currencies: Vec<&str> = prices.currencies().collect();
+    if is_focus && currencies.is_empty() {
+        return Err(Error::Failed(
+            "FOCUS is about costs, and there is no RateCard: create one with your prices (docs/guides/metering.md), or use -o csv".into(),
+        ));
+    }
+    if is_focus && currencies.len() > 1 {
+        return Err(Error::Usage(format!(
+            "RateCards have prices in {}, and FOCUS has a row for each of them: choose one with --currency",
+            currencies.join(", ")
+        )));
+    }
+    Ok((prices, None))
+}
+
+/// Prints a table for programs, and to stderr what is not in it.
+fn print_csv(usage: &Usage, table: &str) -> Result<(), Error> {
+    for note in &usage.notes {
+        print_note(format_args!("{note}"));
+    }
+    print_line(format_args!("{}", table.trim_end()))
+}

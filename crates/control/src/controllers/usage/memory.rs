@@ -1,0 +1,235 @@
+//! What tenants use at an instant, as the watches know it, and what has to be remembered from one pass to the next.
+
+use super::{
+    nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
+    sum::{CountedUntil, Sum},
+};
+use crate::{controllers::tenant_class::class_of, stores::Stores, tenant_state::is_created};
+use berth_api::{
+    HostNodePool, NodeMode, Project, SleepState, TenantCluster, UsageRecord, UsageResource, UsageTenant,
+    names::TenantId,
+};
+use berth_metering::{Identity, Item};
+use berth_quota::Projects;
+use jiff::{SignedDuration, Timestamp};
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
+
+/// How long it is remembered whose slug it was, when a tenant is gone: until what it had has left it.
+const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
+
+/// What is remembered from one pass to the next. Without it a pass counts what objects prove.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Tenants by slug, also some that are gone.
+    tenants: HashMap<String, Facts>,
+    /// The nodes that served tenants.
+    nodes: HashMap<String, Held>,
+    /// Nodes that had left tenants before anything could be counted.
+    proofs: Proofs,
+    /// The shared pools of nodes.
+    shared: HashMap<String, String>,
+    counted: CountedUntil,
+}
+
+/// What is known of a tenant.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) tenant: UsageTenant,
+    pub(super) class: Option<String>,
+    pub(super) project: Option<String>,
+    pub(super) organization: Option<String>,
+    /// None: it is gone.
+    cluster: Option<Arc<TenantCluster>>,
+    /// When it was noticed that it is gone.
+    gone_at: Option<Timestamp>,
+}
+
+/// What a pass has found.
+pub(super) struct Collected {
+    /// The tenants that exist.
+    pub(super) identities: Vec<Identity>,
+    /// What they and others use.
+    pub(super) items: Vec<Item>,
+    /// Ends of pods and claims that were not kept.
+    pub(super) lost: u64,
+}
+
+impl Facts {
+    /// The mode of a node group; none if the tenant does not have it.
+    pub(super) fn mode_of_group(&self, group: &str) -> Option<NodeMode> {
+        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
+        groups.find(|of_tenant| of_tenant.name == group).map(|group| group.mode)
+    }
+
+    /// The mode of the first node group with nodes of a pool that has nodes of its own.
+    pub(super) fn mode_of_pool(&self, pool: &str) -> Option<NodeMode> {
+        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
+        let of_pool = groups.find(|group| group.pool_name == pool && group.mode != NodeMode::Shared);
+        of_pool.map(|group| group.mode)
+    }
+}
+
+impl Memory {
+    /// Takes the tenant of a stored record. It may be gone, and a node may not have left it yet.
+    pub(super) fn remember(&mut self, record: &UsageRecord) {
+        let tenant = &record.spec.tenant;
+        let line = record.spec.lines.last();
+        self.tenants.entry(tenant.slug.clone()).or_insert_with(|| Facts {
+            tenant: tenant.clone(),
+            class: line.and_then(|line| line.class_name.clone()),
+            project: line.and_then(|line| line.project_name.clone()),
+            organization: line.and_then(|line| line.organization_name.clone()),
+            cluster: None,
+            gone_at: None,
+        });
+    }
+
+    /// Keeps what nodes prove that have left their tenants, until the first pass collects it.
+    pub(super) fn keep_proofs(&mut self, stores: &Stores) {
+        self.proofs.keep(stores.nodes.state());
+    }
+
+    /// Collects what tenants use now, and what they used since the last pass and do not use any more.
+    pub(super) fn collect(&mut self, stores: &Stores, now: Timestamp) -> Collected {
+        let identities = self.update_tenants(stores, now);
+        let pools: HashMap<String, Arc<HostNodePool>> = { stores.pools.state().into_iter() }
+            .map(|pool| (pool.name_any(), pool))
+            .collect();
+        let current = stores.nodes.state();
+        let mut all_nodes = self.proofs.take_besides(&current);
+        all_nodes.extend(current);
+        let observed = nodes::observe(
+            &all_nodes,
+            &Surroundings {
+                now,
+                tenants: &self.tenants,
+                pools: &pools,
+                before: &self.nodes,
+            },
+        );
+        let mut sum = Sum::new(&self.tenants);
+        add_nodes(&mut sum, &observed);
+        add_control_planes(&mut sum, &self.tenants);
+        let mut lost = stores.metered.pods.read(|using, until| {
+            let pod = &using.amount;
+            // A node that is gone was in its pool when its pods ended.
+            let pool = observed.shared.get(&pod.node).or_else(|| self.shared.get(&pod.node));
+            let Some(pool) = pool else { return };
+            for (resource, amount) in [
+                (UsageResource::Cpu, pod.millicores),
+                (UsageResource::Memory, pod.mebibytes),
+            ] {
+                let key = (resource, Some(Cow::Borrowed(pool.as_str())), Some(NodeMode::Shared));
+                sum.add_one_of_many(&self.counted, &using.tenant, key, amount, (using.since, until));
+            }
+        });
+        lost = lost.saturating_add(stores.metered.claims.read(|using, until| {
+            let class = using.amount.class.clone().map(Cow::Owned);
+            let key = (UsageResource::Storage, class, None);
+            sum.add_one_of_many(
+                &self.counted,
+                &using.tenant,
+                key,
+                using.amount.mebibytes,
+                (using.since, until),
+            );
+        }));
+        let items = sum.items(&pools);
+        let ObservedNodes { held, shared, .. } = observed;
+        (self.nodes, self.shared) = (held, shared);
+        let uids = identities.iter().map(|identity: &Identity| identity.tenant.uid.clone());
+        self.counted.advance(now, uids.collect());
+        Collected {
+            identities,
+            items,
+            lost,
+        }
+    }
+
+    /// Updates what is known of tenants. Returns those that exist.
+    fn update_tenants(&mut self, stores: &Stores, now: Timestamp) -> Vec<Identity> {
+        for facts in self.tenants.values_mut() {
+            facts.cluster = None;
+        }
+        let all_projects = stores.projects.state();
+        let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
+        let by_name: HashMap<&str, &Project> = { all_projects.iter() }
+            .filter_map(|project| Some((project.metadata.name.as_deref()?, project.as_ref())))
+            .collect();
+        let mut identities = Vec::new();
+        for cluster in stores.tenants.state() {
+            let Some(uid) = cluster.uid() else { continue };
+            let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+            let slug = TenantId::new(&name, &uid).slug().to_owned();
+            let project = projects.of(&namespace);
+            let organization = project.and_then(|project| by_name.get(project)?.spec.organization_name.clone());
+            let running = cluster.status.as_ref().and_then(|status| status.class_name.clone());
+            let exists = |class: &str| stores.classes.get(&ObjectRef::new(class)).is_some();
+            let facts = Facts {
+                class: running.or_else(|| class_of(&cluster, exists)),
+                project: project.map(ToOwned::to_owned),
+                organization,
+                tenant: UsageTenant {
+                    namespace,
+                    name,
+                    uid,
+                    slug: slug.clone(),
+                },
+                cluster: Some(Arc::clone(&cluster)),
+                gone_at: None,
+            };
+            identities.push(Identity {
+                tenant: facts.tenant.clone(),
+                created: cluster.creation_timestamp().map_or(now, |time| time.0),
+            });
+            self.tenants.insert(slug, facts);
+        }
+        self.tenants.retain(|_, facts| {
+            let gone_at = *facts.gone_at.get_or_insert(now);
+            facts.cluster.is_some() || now.duration_since(gone_at) < REMEMBERED
+        });
+        identities
+    }
+}
+
+fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes) {
+    let mut add = |node: &'a Held, until: Option<Timestamp>| {
+        for (resource, amount) in [(UsageResource::Node, 1), (UsageResource::Gpu, node.gpus)] {
+            let pool = Some(Cow::Borrowed(node.pool.as_str())).filter(|pool| !pool.is_empty());
+            sum.add(&node.slug, (resource, pool, node.mode), amount, node.since, until);
+        }
+    };
+    for node in observed.held.values() {
+        add(node, None);
+    }
+    for (node, until) in &observed.left {
+        add(node, Some(*until));
+    }
+}
+
+fn add_control_planes(sum: &mut Sum<'_>, tenants: &HashMap<String, Facts>) {
+    for (slug, facts) in tenants {
+        if let Some((since, until)) = facts.cluster.as_deref().and_then(when_control_plane_runs) {
+            sum.add(slug, (UsageResource::ControlPlane, None, None), 1, since, until);
+        }
+    }
+}
+
+/// Since when, and until when, the control plane of a tenant is meant to run. When it was woken before it fell asleep is not recorded any more: then it counts as
+/// awake from its creation on, or rather from where its record ends.
+fn when_control_plane_runs(cluster: &TenantCluster) -> Option<(Option<Timestamp>, Option<Timestamp>)> {
+    if !is_created(cluster) {
+        return None;
+    }
+    let sleep = cluster.status.as_ref().and_then(|status| status.sleep.as_ref());
+    let changed = sleep.and_then(|sleep| sleep.since.as_ref()).map(|time| time.0);
+    let created = cluster.creation_timestamp().map(|time| time.0);
+    let deleted = cluster.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let (since, until) = match cluster.sleep_state() {
+        SleepState::Awake | SleepState::Waking => (created.max(changed), None),
+        SleepState::FallingAsleep => (created, None),
+        SleepState::Sleeping | SleepState::Enforcing => (created, Some(changed?)),
+    };
+    Some((since, [until, deleted].into_iter().flatten().min()))
+}

@@ -1,0 +1,216 @@
+//! Nodes of tenants.
+
+use super::*;
+use berth_api::{NodeMode, UsageLine};
+
+#[tokio::test]
+async fn a_node_counts_from_its_assignment_to_its_release_which_is_written_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.assign("gpu-1", ("vision", UID), -600);
+    fixture.pass().await.unwrap();
+    assert_seconds(fixture.amount(UsageResource::Gpu), 8, 600);
+    assert_seconds(fixture.amount(UsageResource::Node), 1, 600);
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3600);
+    let record = fixture.record();
+    assert_eq!(record.metadata.name, Some(format!("{}-2026-11", slug())));
+    assert!(record.spec.in_use);
+    let gpus = record
+        .spec
+        .lines
+        .iter()
+        .find(|line| line.resource == UsageResource::Gpu);
+    let expected = UsageLine {
+        resource: UsageResource::Gpu,
+        pool_name: Some("h100".into()),
+        gpu_product: Some("H100".into()),
+        mode: Some(NodeMode::Dynamic),
+        class_name: Some("gold".into()),
+        project_name: Some("p".into()),
+        organization_name: Some("research".into()),
+        storage_class_name: None,
+        daily: gpus.unwrap().daily.clone(),
+    };
+    assert_eq!(gpus, Some(&expected));
+
+    // Nothing is due: nobody is asked anything.
+    let calls = fixture.calls();
+    fixture.pass().await.unwrap();
+    assert_eq!(fixture.calls(), calls);
+
+    fixture.advance_to(300);
+    fixture.release("gpu-1", -600, 100);
+    fixture.pass().await.unwrap();
+    assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 700);
+    assert_eq!(fixture.amount(UsageResource::Node), 700);
+    let line = |record: &UsageRecord| {
+        record
+            .spec
+            .lines
+            .iter()
+            .filter(|line| line.resource == UsageResource::Node)
+            .count()
+    };
+    assert_eq!(line(&fixture.record()), 1, "it is still the mode of its group");
+    // It is scrubbed for a long time, and that is the platform's.
+    fixture.advance_to(3600);
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 700);
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 7200);
+}
+
+#[tokio::test]
+async fn a_control_that_was_killed_loses_nothing_of_nodes_and_counts_nothing_twice() {
+    for leaves in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.assign("gpu-1", ("vision", UID), -600);
+        fixture.pass().await.unwrap();
+        // What is counted here is not due yet, or has just been written.
+        fixture.advance_to(300);
+        fixture.pass().await.unwrap();
+        fixture.restart();
+        fixture.assign("gpu-2", ("vision", UID), 400);
+        if leaves {
+            // Before it is killed it releases the node, and does not come to write it down.
+            fixture.release("gpu-1", -600, 350);
+        }
+        fixture.advance_to(1200);
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        let first = if leaves { 950 } else { 1800 };
+        assert_seconds(fixture.amount(UsageResource::Gpu), 8, first + 800);
+        fixture.restart();
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_seconds(fixture.amount(UsageResource::Gpu), 8, first + 800);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_came_and_left_while_nothing_was_written_counts_from_its_own_assignment() {
+    let mut fixture = Fixture::new();
+    fixture.pass().await.unwrap();
+    fixture.restart();
+    fixture.advance_to(900);
+    fixture.release("gpu-1", 500, 700);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 200);
+}
+
+#[tokio::test]
+async fn what_a_node_proves_is_kept_until_it_is_known_what_is_recorded() {
+    for is_loaded_at_once in [true, false] {
+        let mut fixture = Fixture::new();
+        fixture.assign("gpu-1", ("vision", UID), 0);
+        fixture.pass().await.unwrap();
+        // It is killed after it has released the node.
+        fixture.advance_to(300);
+        fixture.release("gpu-1", 0, 200);
+        fixture.restart();
+        if is_loaded_at_once {
+            fixture.begin();
+        } else {
+            fixture.script.fail_call(fixture.calls());
+            fixture.pass().await.unwrap_err();
+        }
+        // Its scrub is over, and the controller of nodes is faster.
+        fixture.free("gpu-1");
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 200, "{is_loaded_at_once}");
+        fixture.begin();
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 200, "{is_loaded_at_once}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_node_still_proves_is_counted_once() {
+    let mut fixture = Fixture::new();
+    fixture.pass().await.unwrap();
+    fixture.restart();
+    fixture.advance_to(300);
+    fixture.release("gpu-1", 100, 200);
+    fixture.begin();
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 100);
+}
+
+#[tokio::test]
+async fn a_node_that_another_tenant_gets_at_once_is_never_counted_for_both() {
+    let mut fixture = Fixture::new();
+    fixture.put_tenant("speech", "u2", &json!({}));
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    // Its pool does not scrub.
+    fixture.advance_to(600);
+    fixture.assign("gpu-1", ("speech", "u2"), 400);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    let of = |uid: &str| {
+        let records = fixture.records();
+        let record = records.iter().find(|record| record.spec.tenant.uid == uid);
+        sum(record.unwrap(), UsageResource::Gpu)
+    };
+    assert_eq!(of(UID), 8 * 400);
+    assert_seconds(of("u2"), 8, 200);
+}
+
+#[tokio::test]
+async fn a_node_that_is_deleted_counts_until_that_is_noticed() {
+    let mut fixture = Fixture::new();
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.advance_to(200);
+    fixture.host.remove(&node_path("gpu-1"));
+    fixture.pass().await.unwrap();
+    assert_seconds(fixture.amount(UsageResource::Gpu), 8, 200);
+    let counted = fixture.amount(UsageResource::Gpu);
+    fixture.advance_to(2000);
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Gpu), counted);
+}
+
+#[tokio::test]
+async fn the_record_of_a_tenant_that_is_gone_stays_and_gets_what_its_nodes_prove() {
+    let mut fixture = Fixture::new();
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.advance_to(500);
+    fixture.remove_tenant("vision");
+    fixture.release("gpu-1", 0, 400);
+    fixture.pass().await.unwrap();
+    let record = fixture.record();
+    assert!(!record.spec.in_use);
+    assert_eq!(sum(&record, UsageResource::Gpu), 8 * 400);
+    for seconds in [1000, 5000, 90_000, 200_000] {
+        fixture.advance_to(seconds);
+        fixture.pass().await.unwrap();
+        assert_eq!(fixture.record(), record);
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_wait_join_or_are_scrubbed_are_the_platforms() {
+    let mut fixture = Fixture::new();
+    for (number, state) in ["Reserved", "Joining", "Validating", "Quarantined"]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("gpu-{number}");
+        fixture.assign(&name, ("vision", UID), -600);
+        let mut node = fixture.host.get(&node_path(&name)).unwrap();
+        node["metadata"]["annotations"][labels::NODE_STATE] = state.into();
+        node["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove(labels::ASSIGNED_SINCE);
+        fixture.host.insert(&node_path(&name), node);
+    }
+    fixture.pass().await.unwrap();
+    fixture.advance_to(600);
+    fixture.stop().await;
+    assert_eq!(fixture.amount(UsageResource::Node), 0);
+}

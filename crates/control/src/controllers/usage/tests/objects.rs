@@ -1,0 +1,148 @@
+//! Pods on shared nodes, claims and control planes.
+
+use super::*;
+use berth_api::NodeMode;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+
+/// A pod on a node, with 1.5 CPUs and 2 GiB, since a time.
+fn pod(node: &str, since: i64) -> Pod {
+    let requests = json!({"cpu": "1500m", "memory": "2Gi"});
+    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": at(since).to_string()});
+    let pod = json!({
+        "metadata": {"name": "p", "creationTimestamp": at(-7200).to_string(),
+            "labels": {labels::TENANT: slug(), labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": requests}}]},
+        "status": {"conditions": [scheduled]},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn claim(size: &str) -> PersistentVolumeClaim {
+    let namespace = TenantId::new("vision", UID).workload_namespace();
+    let claim = json!({
+        "metadata": {"name": "c", "namespace": namespace, "labels": {labels::TENANT: slug()},
+            "creationTimestamp": at(-100).to_string()},
+        "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": size}}},
+        "status": {"phase": "Bound"},
+    });
+    serde_json::from_value(claim).unwrap()
+}
+
+fn put_shared_node(fixture: &Fixture) {
+    let metadata = json!({"name": "cpu-1", "labels": {labels::SHARED_POOL: "cpu", labels::POOL: "cpu"}});
+    fixture
+        .host
+        .insert(&node_path("cpu-1"), json!({ "metadata": metadata }));
+}
+
+#[tokio::test]
+async fn pods_on_shared_nodes_count_with_their_requests_also_if_they_end_between_two_passes() {
+    let mut fixture = Fixture::new();
+    put_shared_node(&fixture);
+    fixture.pass().await.unwrap();
+    let metered = fixture.context.stores.metered.clone();
+    fixture.advance_to(100);
+    metered.put_pod("a/stays", Some(&pod("cpu-1", 100)));
+    metered.put_pod("a/short", Some(&pod("cpu-1", 100)));
+    metered.put_pod("a/own", Some(&pod("gpu-1", 100)));
+    fixture.advance_to(130);
+    metered.put_pod("a/short", None);
+    fixture.advance_to(200);
+    fixture.pass().await.unwrap();
+    // The node of a pod is gone when the pod is.
+    fixture.advance_to(250);
+    fixture.host.remove(&node_path("cpu-1"));
+    metered.put_pod("a/stays", None);
+    fixture.pass().await.unwrap();
+    fixture.advance_to(1000);
+    fixture.stop().await;
+    // 150 and 30 seconds.
+    assert_seconds(fixture.amount(UsageResource::Cpu), 1500, 180);
+    assert_seconds(fixture.amount(UsageResource::Memory), 2048, 180);
+    let record = fixture.record();
+    let cpu = record
+        .spec
+        .lines
+        .iter()
+        .find(|line| line.resource == UsageResource::Cpu)
+        .unwrap();
+    assert_eq!(
+        (cpu.pool_name.as_deref(), cpu.mode),
+        (Some("cpu"), Some(NodeMode::Shared))
+    );
+    assert_eq!(cpu.gpu_product, None);
+}
+
+#[tokio::test]
+async fn pods_of_an_earlier_control_count_once() {
+    let mut fixture = Fixture::new();
+    put_shared_node(&fixture);
+    let put = |fixture: &Fixture| {
+        fixture
+            .context
+            .stores
+            .metered
+            .put_pod("a/p", Some(&pod("cpu-1", -1000)));
+    };
+    put(&fixture);
+    fixture.pass().await.unwrap();
+    assert_seconds(fixture.amount(UsageResource::Cpu), 1500, 1000);
+    fixture.restart();
+    put(&fixture);
+    fixture.advance_to(600);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::Cpu), 1500, 1600);
+}
+
+#[tokio::test]
+async fn volumes_of_claims_count_by_class() {
+    let mut fixture = Fixture::new();
+    let metered = fixture.context.stores.metered.clone();
+    metered.put_claim("a/c", Some(&claim("10Gi")));
+    fixture.pass().await.unwrap();
+    fixture.advance_to(100);
+    metered.put_claim("a/c", Some(&claim("20Gi")));
+    fixture.advance_to(200);
+    metered.put_claim("a/c", None);
+    fixture.advance_to(500);
+    fixture.stop().await;
+    // 200 seconds with 10 GiB and 100 with 20 GiB.
+    assert_seconds(fixture.amount(UsageResource::Storage), 10 * 1024, 400);
+    let record = fixture.record();
+    let storage = record
+        .spec
+        .lines
+        .iter()
+        .find(|line| line.resource == UsageResource::Storage);
+    let storage = storage.unwrap();
+    assert_eq!(storage.storage_class_name.as_deref(), Some("fast"));
+    assert_eq!((storage.pool_name.as_deref(), storage.mode), (None, None));
+}
+
+#[tokio::test]
+async fn a_control_plane_does_not_count_while_its_tenant_sleeps() {
+    let mut fixture = Fixture::new();
+    let sleep = |state: &str, since: i64| json!({"state": state, "since": at(since).to_string()});
+    fixture.pass().await.unwrap();
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3600);
+    fixture.advance_to(100);
+    fixture.put_tenant("vision", UID, &sleep("FallingAsleep", 100));
+    fixture.pass().await.unwrap();
+    fixture.put_tenant("vision", UID, &sleep("Sleeping", 100));
+    for seconds in [200, 2000, 4000] {
+        fixture.advance_to(seconds);
+        fixture.pass().await.unwrap();
+    }
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3700);
+    assert!(!fixture.record().spec.in_use, "it uses nothing");
+    // A control that starts meanwhile counts no more either.
+    fixture.restart();
+    fixture.advance_to(5000);
+    fixture.pass().await.unwrap();
+    fixture.put_tenant("vision", UID, &sleep("Awake", 5500));
+    fixture.advance_to(6000);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3700 + 500);
+}

@@ -1,0 +1,165 @@
+//! All RateCards together: which of them prices what.
+
+use super::{
+    error::{PriceError, PriceErrors},
+    list::PriceLists,
+    money::{Cost, Price},
+};
+use crate::item::LineKey;
+use berth_api::{RateCard, RateCardTarget, RateCardTargetKind};
+use jiff::civil::Date;
+use std::collections::BTreeMap;
+
+/// The prices of all RateCards.
+#[derive(Clone, Debug, Default)]
+pub struct PriceBook {
+    /// The cards of each currency.
+    currencies: BTreeMap<String, Cards>,
+}
+
+/// The cards of one currency.
+#[derive(Clone, Debug, Default)]
+struct Cards {
+    cards: Vec<Card>,
+    /// Position in `cards` of the one that names a target; `None` is the target of a card without any.
+    by_target: BTreeMap<Option<RateCardTarget>, usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Card {
+    name: String,
+    lists: PriceLists,
+}
+
+/// What something costs in one currency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priced<'a> {
+    /// The currency.
+    pub currency: &'a str,
+    /// Name of the RateCard with the price.
+    pub card: &'a str,
+    /// The price.
+    pub price: Price,
+    /// The cost.
+    pub cost: Cost,
+    /// The price for everybody, of the card without targets; `price` if that has no rate for it.
+    pub list_price: Price,
+    /// The cost at that price.
+    pub list_cost: Cost,
+}
+
+impl PriceBook {
+    /// The prices of these RateCards, whatever their order.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them, in the order of their names: then it is not clear what usage costs.
+    pub fn new<'a>(cards: impl IntoIterator<Item = &'a RateCard>) -> Result<Self, PriceErrors> {
+        let mut cards: Vec<(&str, &RateCard)> = cards
+            .into_iter()
+            .map(|card| (card.metadata.name.as_deref().unwrap_or_default(), card))
+            .collect();
+        cards.sort_by_key(|(name, _)| *name);
+        let mut book = Self::default();
+        let mut errors = Vec::new();
+        for (name, card) in cards {
+            book.add(name, card, &mut errors);
+        }
+        if errors.is_empty() {
+            Ok(book)
+        } else {
+            Err(PriceErrors(errors))
+        }
+    }
+
+    fn add(&mut self, name: &str, card: &RateCard, errors: &mut Vec<PriceError>) {
+        let lists = PriceLists::read(name, card, errors);
+        let currency = &card.spec.currency;
+        let of_currency = self.currencies.entry(currency.clone()).or_default();
+        let position = of_currency.cards.len();
+        of_currency.cards.push(Card {
+            name: name.into(),
+            lists,
+        });
+        let targets = &card.spec.targets;
+        let for_all = targets.is_empty().then_some(None);
+        for target in targets.iter().cloned().map(Some).chain(for_all) {
+            let other = *of_currency.by_target.entry(target.clone()).or_insert(position);
+            if other != position {
+                errors.push(PriceError::SameTarget {
+                    first: of_currency.cards[other].name.clone(),
+                    second: name.into(),
+                    currency: currency.clone(),
+                    target: describe_target(target.as_ref()),
+                });
+            }
+        }
+    }
+
+    /// The prices of one currency only.
+    #[must_use]
+    pub fn only_currency(mut self, currency: &str) -> Self {
+        self.currencies.retain(|other, _| other == currency);
+        self
+    }
+
+    /// The currencies of the prices, in the order of the alphabet.
+    pub fn currencies(&self) -> impl Iterator<Item = &str> + '_ {
+        self.currencies.keys().map(String::as_str)
+    }
+
+    /// Whether there are no prices at all.
+    pub fn is_empty(&self) -> bool {
+        self.currencies.is_empty()
+    }
+
+    /// What an amount ([`UsageLine::daily`](berth_api::UsageLine::daily)) of a day costs: in each currency that has a rate for it, by the card
+    /// that names its Project, or else its Organization, or else the one for all.
+    pub fn price(&self, key: &LineKey, day: Date, amount: i64) -> Vec<Priced<'_>> {
+        let priced = self.currencies.iter().filter_map(|(currency, cards)| {
+            let (card, price) = cards.price(key, day)?;
+            let list_price = cards.list_price(key, day).unwrap_or(price);
+            Some(Priced {
+                currency,
+                card,
+                price,
+                cost: price.cost(key.resource, amount),
+                list_price,
+                list_cost: list_price.cost(key.resource, amount),
+            })
+        });
+        priced.collect()
+    }
+}
+
+impl Cards {
+    /// The price of what has this key, on a day, and the name of its card.
+    fn price(&self, key: &LineKey, day: Date) -> Option<(&str, Price)> {
+        let target = |kind, name: Option<&String>| {
+            let name = name?.clone();
+            Some(Some(RateCardTarget { kind, name }))
+        };
+        let targets = [
+            target(RateCardTargetKind::Project, key.project_name.as_ref()),
+            target(RateCardTargetKind::Organization, key.organization_name.as_ref()),
+            Some(None),
+        ];
+        targets.into_iter().flatten().find_map(|target| {
+            let card = self.cards.get(*self.by_target.get(&target)?)?;
+            let price = card.lists.price(key, day)?;
+            Some((card.name.as_str(), price))
+        })
+    }
+
+    /// The price of what has this key, on a day, by the card without targets.
+    fn list_price(&self, key: &LineKey, day: Date) -> Option<Price> {
+        let card = self.cards.get(*self.by_target.get(&None::<RateCardTarget>)?)?;
+        card.lists.price(key, day)
+    }
+}
+
+fn describe_target(target: Option<&RateCardTarget>) -> String {
+    target.map_or_else(
+        || "all usage".into(),
+        |target| format!("{} {}", target.kind.name(), target.name),
+    )
+}
