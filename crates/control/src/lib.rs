@@ -160,7 +160,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     queue.add(Key::Usage);
     let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
     on_ready();
-    controllers.run(tasks, stop).await;
+    Box::pin(controllers.run(tasks, stop)).await;
     Ok(())
 }
 

@@ -111,25 +111,37 @@ mod tests {
         })
     }
 
-    fn days(from: &str, to: &str) -> Result<(String, String), String> {
-        Ok((from.to_owned(), to.to_owned()))
+    fn days(from: &str, to: &str) -> (String, String) {
+        (from.to_owned(), to.to_owned())
     }
 
     #[test]
     fn a_report_is_of_this_month_up_to_now_if_nothing_is_said() {
-        assert_eq!(period(None, None, None), days("2026-11-01", "2026-11-29"));
-        assert_eq!(period(None, Some("2026-09-15"), None), days("2026-09-15", "2026-11-29"));
-        assert_eq!(period(None, None, Some("2026-10-07")), days("2026-10-01", "2026-10-07"));
+        assert_eq!(period(None, None, None).unwrap(), days("2026-11-01", "2026-11-29"));
         assert_eq!(
-            period(None, Some("2026-11-29"), Some("2026-11-29")),
+            period(None, Some("2026-09-15"), None).unwrap(),
+            days("2026-09-15", "2026-11-29")
+        );
+        assert_eq!(
+            period(None, None, Some("2026-10-07")).unwrap(),
+            days("2026-10-01", "2026-10-07")
+        );
+        assert_eq!(
+            period(None, Some("2026-11-29"), Some("2026-11-29")).unwrap(),
             days("2026-11-29", "2026-11-29")
         );
-        assert_eq!(period(Some("2026-11"), None, None), days("2026-11-01", "2026-11-30"));
+        assert_eq!(
+            period(Some("2026-11"), None, None).unwrap(),
+            days("2026-11-01", "2026-11-30")
+        );
         assert_eq!(
             period(Some("2028-02"), None, None).unwrap_err(),
             "2028-02-01 is in the future: by the clock of the host cluster it is 2026-11-29, in UTC"
         );
-        assert_eq!(period(Some("2024-02"), None, None), days("2024-02-01", "2024-02-29"));
+        assert_eq!(
+            period(Some("2024-02"), None, None).unwrap(),
+            days("2024-02-01", "2024-02-29")
+        );
     }
 
     #[test]
@@ -138,7 +150,10 @@ mod tests {
         assert!(error("2026-11-30", None).starts_with("2026-11-30 is in the future"));
         assert!(error("2026-11-20", Some("2026-11-19")).starts_with("--from 2026-11-20 is after --to 2026-11-19"));
         assert!(error("2016-10-31", None).contains("more than 121 months"));
-        assert_eq!(period(None, Some("2016-11-01"), None), days("2016-11-01", "2026-11-29"));
+        assert_eq!(
+            period(None, Some("2016-11-01"), None).unwrap(),
+            days("2016-11-01", "2026-11-29")
+        );
         assert!(error("0001-01-01", Some("2026-11-29")).contains("more than 121 months"));
     }
 

@@ -97,7 +97,7 @@ pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
         is_created(tenant),
     );
     let is_new = seen.is_new(&full_name(tenant), &change);
-    let of_all = is_new.then(|| [Wake::Soon(Key::Quotas), Wake::Later(Key::Usage)]);
+    let of_all = is_new.then_some([Wake::Soon(Key::Quotas), Wake::Later(Key::Usage)]);
     [Wake::Now(Key::of_tenant(tenant)), Wake::Soon(Key::Fleet)]
         .into_iter()
         .chain(of_all.into_iter().flatten())

@@ -314,28 +314,28 @@ fn a_tenant_without_a_record_of_the_days_is_missing_if_it_used_something_before_
         let report = report(records, &PriceBook::default(), query);
         (report.metered_through.map(|time| time.to_string()), report.is_complete)
     };
-    let (october, november) = ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z");
+    let (october_ends, november_ends) = ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z");
     let of = |namespace: &str| Query {
         namespace: Some(namespace.into()),
         ..november(&[])
     };
     let records = [
-        record("lab", "2026-11", november, true),
-        record("lab", "2026-10", october, true),
-        record("ai", "2026-10", october, true),
-        record("ended", "2026-10", october, false),
+        record("lab", "2026-11", november_ends, true),
+        record("lab", "2026-10", october_ends, true),
+        record("ai", "2026-10", october_ends, true),
+        record("ended", "2026-10", october_ends, false),
         record("later", "2026-12", "2026-12-05T00:00:00Z", true),
     ];
-    let incomplete = (Some(october.to_owned()), false);
+    let incomplete = (Some(october_ends.to_owned()), false);
     assert_eq!(through(&records, &november(&[])), incomplete);
     assert_eq!(through(&records, &of("ai")), incomplete);
-    assert_eq!(through(&records, &of("lab")), (Some(november.to_owned()), true));
+    assert_eq!(through(&records, &of("lab")), (Some(november_ends.to_owned()), true));
     for namespace in ["ended", "later", "other"] {
         assert_eq!(through(&records, &of(namespace)), (None, true), "{namespace}");
     }
     // October is over, whatever happened later.
     let october_query = query(date(2026, 10, 1), date(2026, 10, 31), &[]);
-    assert_eq!(through(&records, &october_query), (Some(october.to_owned()), true));
+    assert_eq!(through(&records, &october_query), (Some(october_ends.to_owned()), true));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) struct Counted {
     pub(super) is_loaded: bool,
     pub(super) memory: Memory,
     /// When usage was counted last; before, when the first pass began.
-    pub(super) counted_at: Option<Timestamp>,
+    pub(super) observed_at: Option<Timestamp>,
     /// By how many seconds the clock was behind what is counted already, when usage was counted last.
     pub(super) clock_behind: i64,
     /// When all records that have expired were deleted.

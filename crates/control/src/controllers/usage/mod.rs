@@ -52,7 +52,7 @@ pub(crate) fn keep_proofs(context: &UsageContext) {
 }
 
 async fn count_and_write(context: &UsageContext) -> Result<(), ReconcileError> {
-    context.state.lock().counted_at.get_or_insert(context.clock.now());
+    context.state.lock().observed_at.get_or_insert(context.clock.now());
     keep_proofs(context);
     load::load_records(context).await?;
     count(context);
@@ -82,7 +82,7 @@ fn count(context: &UsageContext) {
     let Counted { meter, memory, .. } = &mut *state;
     let collected = memory.collect(&context.stores, now);
     let observed = meter.observe(now, &collected.identities, &collected.items);
-    state.counted_at = Some(now);
+    state.observed_at = Some(now);
     state.clock_behind = observed.clock_behind;
     drop(state);
     if collected.lost > 0 {
@@ -124,7 +124,7 @@ fn log_observed(observed: &Observed) {
 fn report_age(context: &UsageContext) {
     let now = context.clock.now();
     let state = context.state.lock();
-    let earliest = [state.meter.unrecorded_since(), state.counted_at]
+    let earliest = [state.meter.unrecorded_since(), state.observed_at]
         .into_iter()
         .flatten()
         .min();
