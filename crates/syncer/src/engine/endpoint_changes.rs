@@ -173,17 +173,7 @@ mod tests {
         scripted.put(Side::Host, id, &name, live.clone());
         scripted.serve("/services/a", live);
         engine.cache.update_dependents(Side::Host, id, &name);
-        make_services(engine, 0..1000);
-        // Their creation does not count any more.
-        tokio::time::advance(Duration::from_secs(11)).await;
-        engine.open_services();
-        let mut others = (0..1000).map(|number| Name::new("team", &format!("s{number}")));
-        let waits = |other: &Name| {
-            sync_of_kind(engine, id, other)
-                .ask_to_write(&json!({}), false, 100)
-                .is_some()
-        };
-        assert!(others.any(|other| waits(&other)), "nothing is left for writes");
+        use_up_changes(engine).await;
         let spec = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"app": "b"}, "ports": [{"port": 80}, {"port": 81}]});
         scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
         let key = id.key(name.clone());
@@ -196,7 +186,21 @@ mod tests {
             [&closed]
         );
         assert_eq!(engine.cache.endpoint_changes().count_closed(), 0);
-        // Its turn for its bytes has come, and stays its own.
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_keeps_its_turn_for_bytes_while_it_waits_for_changes_of_endpoints() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, name) = (&scripted.engine, KindId::Service, Name::new("team", "a"));
+        let host = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"pod.berth.dev/app": "a"}, "ports": [{"port": 80}]});
+        scripted.put(Side::Host, id, &name, json!({ "spec": host }));
+        scripted.serve("/services/a", json!({ "spec": host }));
+        engine.cache.update_dependents(Side::Host, id, &name);
+        use_up_changes(engine).await;
+        // It has more ports now, and nothing is taken away.
+        let spec = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"app": "a"}, "ports": [{"port": 80}, {"port": 81}]});
+        scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+        let key = id.key(name);
         engine.turns.keep(&key, 1, 0);
         for _ in 0..2 {
             engine.compare_later(&key);
@@ -207,6 +211,22 @@ mod tests {
             Arc::clone(engine).work(taken).await;
             assert!(engine.turns.has_turn(&key));
         }
+        assert!(scripted.sent("host PATCH", "/services/a").is_empty());
+    }
+
+    /// Other Services use up the changes of endpoints.
+    async fn use_up_changes(engine: &Arc<Engine>) {
+        make_services(engine, 0..1000);
+        // Their creation does not count any more.
+        tokio::time::advance(Duration::from_secs(11)).await;
+        engine.open_services();
+        let mut others = (0..1000).map(|number| Name::new("team", &format!("s{number}")));
+        let waits = |other: &Name| {
+            sync_of_kind(engine, KindId::Service, other)
+                .ask_to_write(&json!({}), false, 100)
+                .is_some()
+        };
+        assert!(others.any(|other| waits(&other)), "nothing is left for writes");
     }
 
     /// A team may change it all the time, by labels that nothing checks.

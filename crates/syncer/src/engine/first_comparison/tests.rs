@@ -122,7 +122,10 @@ async fn a_change_for_which_there_is_no_room_is_left_although_the_tenant_refuses
     engine.add(key.clone());
     work(engine, &key).await;
     assert_eq!(scripted.calls("tenant PATCH", "/ingresses/a/status").len(), 1);
-    assert!(scripted.calls("host", "/ingresses/a").is_empty(), "it is as it was");
+    assert!(
+        scripted.calls("host PATCH", "/ingresses/a").is_empty(),
+        "it is as it was"
+    );
     assert_eq!(left(engine), 1);
 }
 
