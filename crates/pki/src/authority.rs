@@ -181,7 +181,8 @@ impl CertificateAuthority {
     ///
     /// # Errors
     /// [`Error::CommonName`], [`Error::TooManyOrganizations`], [`Error::DnsName`] or [`Error::Validity`] for a request
-    /// that cannot be expressed, [`Error::Crypto`] when the library fails.
+    /// that cannot be expressed, [`Error::Expired`] when the authority's own certificate has expired, [`Error::Crypto`]
+    /// when the library fails.
     pub fn issue(&self, request: &LeafRequest) -> Result<Certificate, Error> {
         let LeafRequest {
             common_name,

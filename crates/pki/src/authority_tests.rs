@@ -145,6 +145,16 @@ fn validity_is_backdated_and_ends_with_the_authority() {
     assert!((299..=310).contains(&age), "{age}");
 }
 
+/// Who renews certificates that are due would renew one that is never valid again and again, and restart its servers each time.
+#[test]
+fn an_authority_that_has_expired_signs_nothing() {
+    let ca = CertificateAuthority::create("test-ca", Duration::ZERO).unwrap();
+    let refused = ca.issue(&request(&[])).unwrap_err();
+    assert!(matches!(refused, Error::Expired(_)), "{refused}");
+    let stored = CertificateAuthority::from_pem(ca.cert_pem(), ca.key_pem()).unwrap();
+    assert!(matches!(stored.issue(&request(&[])), Err(Error::Expired(_))));
+}
+
 #[test]
 fn renewal_is_due_after_two_thirds() {
     let leaf = authority().issue(&request(&[])).unwrap();

@@ -41,6 +41,9 @@ pub enum Error {
     /// The validity does not fit into a date.
     #[error("a validity of {0:?} is too long for a certificate")]
     Validity(std::time::Duration),
+    /// The authority has expired, so that no certificate of it is valid.
+    #[error("the certificate of the authority that signs has expired at {0}")]
+    Expired(String),
     /// A key of an unknown type was asked for.
     #[error("unknown key type {0:?}")]
     KeyType(String),

@@ -19,9 +19,12 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// From five minutes ago until `lifetime` from now, but never beyond `limit`.
+    /// From five minutes ago until `lifetime` from now, but never beyond `limit`, which must not be over.
     pub(crate) fn starting_now(lifetime: Duration, limit: Option<OffsetDateTime>) -> Result<Self, Error> {
         let now = OffsetDateTime::now_utc();
+        if let Some(limit) = limit.filter(|limit| *limit <= now) {
+            return Err(Error::Expired(limit.to_string()));
+        }
         let lifetime_signed = time::Duration::try_from(lifetime).map_err(|_| Error::Validity(lifetime))?;
         let end = now.checked_add(lifetime_signed).ok_or(Error::Validity(lifetime))?;
         Ok(Self {
