@@ -11,6 +11,7 @@ use berth_api::{
     system::{CONTROL, NAMESPACE},
 };
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{Namespace, Node, Secret},
     scheduling::v1::PriorityClass,
@@ -164,11 +165,42 @@ pub struct Keep {
     pub keys: bool,
 }
 
-/// Deletes objects that control and [`certificates`](super::certificates) created and the chart does not list.
+/// Why objects were not deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanUpError {
+    /// Berth is not being uninstalled.
+    #[error(
+        "nothing is deleted, because the Deployment {NAMESPACE}/{CONTROL} exists: this is for the end of `helm uninstall`. Who applies what \
+         `helm template` renders needs its flag --no-hooks"
+    )]
+    Installed,
+    /// The host refuses or does not answer.
+    #[error(transparent)]
+    Host(Box<kube::Error>),
+}
+
+impl From<kube::Error> for CleanUpError {
+    fn from(error: kube::Error) -> Self {
+        Self::Host(Box::new(error))
+    }
+}
+
+/// Whether control is installed and not being deleted, as it is for a while with `helm uninstall --cascade foreground`.
+async fn is_installed(client: &Client) -> kube::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let control = deployments.get_opt(CONTROL).await?;
+    Ok(control.is_some_and(|control| control.metadata.deletion_timestamp.is_none()))
+}
+
+/// Deletes objects that control and [`certificates`](super::certificates) created and the chart does not list. The Job that calls this is a hook:
+/// tools that know no hooks of Helm run it when they install Berth, and would delete the authority of a datastore that is in use.
 ///
 /// # Errors
-/// The host refuses or does not answer.
-pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> kube::Result<()> {
+/// Berth is installed, or the host refuses or does not answer.
+pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), CleanUpError> {
+    if is_installed(client).await? {
+        return Err(CleanUpError::Installed);
+    }
     if !keep.keys {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
         let ours = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
@@ -191,6 +223,53 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> kube::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Script, ScriptedApi};
+    use serde_json::{Value, json};
+
+    const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
+    const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
+
+    /// A host with the authority of the datastore, and with control if its metadata is given.
+    fn host(control: Option<Value>) -> ScriptedApi {
+        let host = ScriptedApi::new("host", &Script::default());
+        host.insert(AUTHORITY, json!({"metadata": {"name": "berth-etcd-ca"}}));
+        if let Some(metadata) = control {
+            host.insert(DEPLOYMENT, json!({"metadata": metadata, "spec": {}}));
+        }
+        host
+    }
+
+    /// `helm template | kubectl apply` runs the hooks of the chart as well.
+    #[tokio::test]
+    async fn nothing_is_deleted_while_control_is_installed() {
+        let host = host(Some(json!({"name": "berth-control"})));
+        let refusal = delete_unlisted_objects(&host.client(), Keep::default())
+            .await
+            .unwrap_err();
+        assert!(refusal.to_string().contains("--no-hooks"), "{refusal}");
+        assert!(host.get(AUTHORITY).is_some());
+    }
+
+    #[tokio::test]
+    async fn without_control_or_once_it_is_being_deleted_its_objects_are_deleted() {
+        let deleted = json!({"name": "berth-control", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        for control in [None, Some(deleted)] {
+            let host = host(control);
+            delete_unlisted_objects(&host.client(), Keep::default()).await.unwrap();
+            assert!(host.get(AUTHORITY).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_are_kept_if_the_volumes_are() {
+        let host = host(None);
+        let keep = Keep {
+            keys: true,
+            ..Keep::default()
+        };
+        delete_unlisted_objects(&host.client(), keep).await.unwrap();
+        assert!(host.get(AUTHORITY).is_some());
+    }
 
     #[test]
     fn without_remaining_objects_there_is_no_message() {
