@@ -241,6 +241,31 @@ fn only_gpus_of_nodes_of_which_none_is_requested_raise_the_alert() {
 }
 
 #[test]
+fn certificates_of_etcd_that_nothing_checks_raise_the_alert() {
+    // Seconds since 1970, and the test begins at 0: sixteen days have passed after a minute and a half.
+    const SIXTEEN_DAYS_BEFORE: &str = "-1382310+0x20";
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthDatastoreCertificatesNotChecked"));
+    let of = |metric: &str, cronjob: &str, values: &str| {
+        let labels = format!("namespace=\"berth-system\", cronjob=\"{cronjob}\"");
+        json!({"series": format!("kube_cronjob_{metric}{{{labels}}}"), "values": values})
+    };
+    let long_ago = "-9000000+0x20";
+    let certificates = "berth-certificates";
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, "{}", is_raised.then_some(1));
+    for series in [
+        vec![
+            of("created", certificates, long_ago),
+            of("status_last_successful_time", certificates, SIXTEEN_DAYS_BEFORE),
+            of("status_last_successful_time", "of-others", long_ago),
+        ],
+        // It has never succeeded.
+        vec![of("created", certificates, SIXTEEN_DAYS_BEFORE)],
+    ] {
+        evaluate(&series, &[raised_at("1m", false), raised_at("2m", true)]);
+    }
+}
+
+#[test]
 fn usage_that_is_not_recorded_for_an_hour_raises_the_alert() {
     let expression = format!("({}) * 0 + 1", alert_expression("BerthUsageNotRecorded"));
     let age = |pod: &str, values: &str| json!({"series": format!("berth_control_usage_unrecorded_seconds{{pod=\"{pod}\"}}"), "values": values});
