@@ -6,6 +6,20 @@
 {{- if and .Values.datastore.etcd.enabled .Values.datastore.external.endpoints -}}
 {{- fail "either datastore.etcd.enabled or datastore.external.endpoints: set datastore.etcd.enabled=false to use another etcd" -}}
 {{- end -}}
+{{- /* `helm template` looks up nothing. */ -}}
+{{- $installed := lookup "apps/v1" "StatefulSet" .Release.Namespace "berth-etcd" -}}
+{{- if $installed -}}
+{{- if .Values.datastore.etcd.enabled -}}
+{{- /* Further members would begin an empty database of their own, beside the first one; of three, one alone serves nothing. The selector of the
+StatefulSet says the same, and cannot change. */ -}}
+{{- $isAlone := has "--listen-peer-urls=https://127.0.0.1:2380" ((first $installed.spec.template.spec.containers).command | default list) -}}
+{{- if ne $isAlone (eq (int .Values.datastore.etcd.members) 1) -}}
+{{- fail (printf "datastore.etcd.members cannot change after the installation: set datastore.etcd.members=%d, which is installed" (ternary 1 3 $isAlone)) -}}
+{{- end -}}
+{{- else if eq (dig "spec" "persistentVolumeClaimRetentionPolicy" "whenDeleted" "Retain" $installed) "Delete" -}}
+{{- fail "datastore.etcd.enabled=false would delete the etcd that is installed, with its volumes and all objects of all tenants: set datastore.etcd.persistence.keep=true in an upgrade before" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not .Values.datastore.etcd.enabled) (or (not .Values.datastore.external.endpoints) (not .Values.datastore.external.authoritySecret)) -}}
 {{- fail "without datastore.etcd.enabled, datastore.external.endpoints and datastore.external.authoritySecret are needed" -}}
 {{- end -}}
@@ -84,7 +98,9 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
+{{/* Of every pod. Environment variables of programs begin with BERTH_, as those would that the kubelet makes of Services here. */}}
 {{- define "berth.podSecurity" -}}
+enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
@@ -120,6 +136,16 @@ podAntiAffinity:
       topologyKey: kubernetes.io/hostname
       labelSelector:
         matchLabels: {app.kubernetes.io/name: {{ . }}}
+{{- end -}}
+
+{{/* Over zones, as far as there are nodes. */}}
+{{- define "berth.overZones" -}}
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {app.kubernetes.io/name: {{ . }}}
 {{- end -}}
 
 {{/* Secret of the authority that signs the datastore's certificates. */}}

@@ -4,6 +4,7 @@
 
 mod alerts;
 mod images;
+mod installers;
 mod monitoring;
 mod render;
 mod roles;

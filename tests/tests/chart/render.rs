@@ -177,6 +177,8 @@ async fn pods_have_no_more_rights_than_the_restricted_level_gives() {
         let pod = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec"];
         for pod in pod.iter().filter_map(|path| document.pointer(path)) {
             let name = named(&document);
+            // A Service `berth-gateway` would be an environment variable BERTH_GATEWAY_PORT, which control reads.
+            assert_eq!(pod["enableServiceLinks"], false, "{name}");
             assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
             assert_eq!(
                 pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",

@@ -1,8 +1,8 @@
 //! A real API server reads what the chart renders.
 
-use crate::render::template;
+use crate::render::{named, template};
 use berth_local::{NodePlan, TestHost};
-use berth_tests::{objects::apply, wait::until};
+use berth_tests::{helm::chart, objects::apply, wait::until};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
@@ -98,4 +98,40 @@ async fn a_real_api_server_accepts_everything() {
             }
         }
     }
+    an_upgrade_loses_no_database(&host, &client).await;
+}
+
+/// The StatefulSet of etcd with this many members.
+async fn etcd(members: u32) -> Value {
+    let all = template(&json!({"datastore": {"etcd": {"members": members}}})).await;
+    let mut all = all.unwrap().into_iter();
+    all.find(|document| named(document) == "StatefulSet/berth-etcd")
+        .unwrap()
+}
+
+/// One member and three are different clusters of etcd. Helm says so, and without Helm the API server does.
+async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
+    apply(client, "", &etcd(1).await).await.unwrap();
+    dry_run(client, &etcd(1).await).await.unwrap();
+    let refusal = dry_run(client, &etcd(3).await).await.unwrap_err().to_string();
+    assert!(refusal.contains("updates to statefulset spec"), "{refusal}");
+
+    let chart = chart().display().to_string();
+    // What Helm says. It also finds objects here that it has not installed.
+    let upgrade = async |values: &str| {
+        let values = format!("--set=datastore.{values}");
+        let rendered = host
+            .helm(&["template", "berth", &chart, "--dry-run=server", &values])
+            .await;
+        rendered.map_or_else(|error| error.to_string(), |_| String::new())
+    };
+    let message = "cannot change after the installation: set datastore.etcd.members=1,";
+    let answer = upgrade("etcd.members=3").await;
+    assert!(answer.contains(message), "{answer}");
+    let answer = upgrade("etcd.members=1").await;
+    assert!(!answer.contains(message), "{answer}");
+    let external =
+        "etcd.enabled=false,datastore.external.authoritySecret=ca,datastore.external.endpoints={https://e:2379}";
+    let answer = upgrade(external).await;
+    assert!(answer.contains("set datastore.etcd.persistence.keep=true"), "{answer}");
 }

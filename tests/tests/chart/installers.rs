@@ -1,0 +1,102 @@
+//! What installers other than Helm itself make of the chart, what a host admits, and values that a file names and leaves empty.
+
+use crate::render::{named, template};
+use berth_control::runtime::cluster::ClusterSettings;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// The document with this kind and name.
+fn find<'a>(all: &'a [Value], name: &str) -> &'a Value {
+    let found = all.iter().find(|document| named(document) == name);
+    found.unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+/// The Job that makes the certificates of etcd.
+async fn certificates_job(values: &Value) -> Value {
+    let all = template(values).await.unwrap();
+    let mut jobs = all.into_iter().filter(|document| document["kind"] == "Job");
+    let is_hook = |job: &Value| !job["metadata"]["annotations"]["helm.sh/hook"].is_null();
+    jobs.find(|job| !is_hook(job)).unwrap()
+}
+
+/// For Argo CD and `kubectl apply` every rendering is the first revision, and the template of a Job cannot change.
+#[tokio::test]
+async fn jobs_of_one_revision_with_different_pods_have_different_names() {
+    let before = certificates_job(&json!({})).await;
+    let same = certificates_job(&json!({"control": {"replicas": 1}})).await;
+    assert_eq!(before, same);
+    for values in [
+        json!({"control": {"image": {"tag": "v9"}}}),
+        json!({"control": {"nodeSelector": {"a": "b"}}}),
+        json!({"imagePullSecrets": ["registry"]}),
+    ] {
+        let after = certificates_job(&values).await;
+        assert_ne!(before["spec"]["template"], after["spec"]["template"]);
+        assert_ne!(named(&before), named(&after));
+    }
+}
+
+/// Some hosts admit pods with these PriorityClasses only beside a quota for them.
+#[tokio::test]
+async fn there_is_a_quota_for_the_priority_classes_of_kubernetes() {
+    let gateway = json!({"enabled": true, "domain": "example.com"});
+    let all = template(&json!({"gateway": gateway})).await.unwrap();
+    let classes = all.iter().filter_map(|document| {
+        let class = document.pointer("/spec/template/spec/priorityClassName")?;
+        Some((named(document), class.as_str()?))
+    });
+    let classes: Vec<(String, &str)> = classes.filter(|(_, class)| class.starts_with("system-")).collect();
+    assert_eq!(classes.len(), 3, "control, etcd and the gateway: {classes:?}");
+    let quota = &find(&all, "ResourceQuota/berth-critical-pods")["spec"];
+    let scope = &quota["scopeSelector"]["matchExpressions"][0];
+    assert_eq!(scope["scopeName"], "PriorityClass");
+    let covered = scope["values"].as_array().unwrap();
+    for (name, class) in classes {
+        assert!(covered.contains(&class.into()), "{name}");
+    }
+}
+
+/// What control reads of these values.
+async fn settings(values: &Value) -> ClusterSettings {
+    let all = template(values).await.unwrap();
+    let settings = &find(&all, "ConfigMap/berth-control")["data"]["settings.json"];
+    serde_json::from_str(settings.as_str().unwrap()).unwrap()
+}
+
+/// A key without a value, as in `nodeSelector:`, is null. Control would not start with a null, and an upgrade would hang.
+#[tokio::test]
+async fn control_reads_settings_of_values_that_are_left_empty() {
+    let empty = json!({"imagePullSecrets": null, "tenants": {"versions": null, "imagePullPolicy": null,
+        "imageDigests": null, "priorityClassName": null, "nodeSelector": null, "tolerations": null, "resources": null}});
+    assert_eq!(settings(&empty).await, settings(&json!({})).await);
+}
+
+/// A zone that fails takes no majority of etcd with it, where there are enough zones.
+#[tokio::test]
+async fn replicas_are_spread_over_zones() {
+    let all = template(&json!({"datastore": {"etcd": {"members": 3}}})).await.unwrap();
+    for name in ["Deployment/berth-control", "StatefulSet/berth-etcd"] {
+        let spec = &find(&all, name)["spec"]["template"];
+        let spread = &spec["spec"]["topologySpreadConstraints"][0];
+        assert_eq!(spread["topologyKey"], "topology.kubernetes.io/zone", "{name}");
+        // They select the pods themselves.
+        let selected = spread["labelSelector"]["matchLabels"].as_object().unwrap();
+        let labels = &spec["metadata"]["labels"];
+        assert!(selected.iter().all(|(key, value)| labels[key] == *value), "{name}");
+    }
+}
+
+/// The rights of the Job that deletes what no template lists: it sees whether control is still there.
+#[tokio::test]
+async fn the_job_that_cleans_up_sees_whether_control_is_installed() {
+    let all = template(&json!({})).await.unwrap();
+    let rules = find(&all, "Role/berth-clean-up")["rules"].as_array().unwrap();
+    let reads = json!({"apiGroups": ["apps"], "resources": ["deployments"], "resourceNames": ["berth-control"], "verbs": ["get"]});
+    assert!(rules.contains(&reads), "{rules:?}");
+    let kinds: BTreeSet<&str> = all
+        .iter()
+        .filter(|document| document["metadata"]["annotations"]["helm.sh/hook"] == "post-delete")
+        .filter_map(|document| document["kind"].as_str())
+        .collect();
+    assert!(kinds.contains("Job") && !kinds.contains("Deployment"), "{kinds:?}");
+}
