@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// File of the API server with its authentication configuration.
 pub(super) const FILE: &str = "authentication.conf";
-/// Path of the liveness probe.
-pub(super) const LIVE: &str = "/livez";
+/// Path of the liveness probe, without its query.
+const LIVE: &str = "/livez";
 /// Path of the readiness probe, without its query.
 const READY: &str = "/readyz";
 /// Paths of the discovery document of ServiceAccounts, and of the public keys that it names (OpenID Connect Discovery, 4).

@@ -127,6 +127,26 @@ fn a_tenant_that_schedules_has_a_scheduler() {
     assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
 }
 
+/// A slow etcd is slow for all tenants: nobody's API server starts again because of that. It gets no requests meanwhile if there is another one.
+#[test]
+fn the_datastore_decides_whether_an_api_server_is_ready_and_not_whether_it_lives() {
+    let components = Fixture::new().render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+    let server = components
+        .iter()
+        .find(|component| component.name == API_SERVER)
+        .unwrap();
+    let health = server.health.unwrap();
+    assert_eq!(health.live, "/livez?exclude=etcd");
+    assert!(!health.ready.contains("etcd"), "{}", health.ready);
+    // Probes have no credentials.
+    let authentication: serde_json::Value = serde_json::from_str(&server.files["authentication.conf"]).unwrap();
+    let anonymous = authentication["anonymous"]["conditions"].as_array().unwrap();
+    for probe in [health.live, health.ready] {
+        let (path, _) = probe.split_once('?').unwrap();
+        assert!(anonymous.contains(&serde_json::json!({ "path": path })), "{path}");
+    }
+}
+
 #[test]
 fn programs_collect_garbage_equally_early_as_processes_and_as_pods() {
     let mut fixture = Fixture::new();
