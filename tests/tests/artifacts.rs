@@ -143,6 +143,11 @@ fn check_install(folder: &Path) {
     let text = std::fs::read_to_string(folder.join("install.yaml")).unwrap();
     let objects: Vec<Value> = documents(&text).into_iter().filter(|one| !one.is_null()).collect();
     assert_eq!(objects[0]["kind"], "Namespace");
+    // Jobs that clean nodes are privileged.
+    assert_eq!(
+        objects[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "privileged"
+    );
     let find = |kind: &str, name: &str| {
         let mut objects = objects.iter();
         objects

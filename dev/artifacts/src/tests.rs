@@ -149,6 +149,12 @@ fn all_artifacts_are_the_same_twice() {
         "a Job that runs at an uninstallation would run at once"
     );
     assert!(install.contains("helm.sh/resource-policy: keep"));
+    assert!(
+        install.contains(
+            "\nmetadata:\n  name: berth-system\n  labels:\n    pod-security.kubernetes.io/enforce: privileged\n---\n"
+        ),
+        "Jobs that clean nodes are privileged"
+    );
     // A second release in the same place.
     assert_eq!(write_with(&release, &metadata, &dir.path().join("one")).unwrap(), one);
 }
