@@ -71,6 +71,28 @@ async fn control_reads_settings_of_values_that_are_left_empty() {
     assert_eq!(settings(&empty).await, settings(&json!({})).await);
 }
 
+/// With the default of a second, a server under load is killed, or taken out of its Service: then nobody reaches it at all.
+#[tokio::test]
+async fn servers_that_are_only_slow_are_alive_and_ready() {
+    let gateway = json!({"enabled": true, "domain": "example.com"});
+    let all = template(&json!({"gateway": gateway})).await.unwrap();
+    for (name, seconds) in [
+        ("StatefulSet/berth-etcd", 15),
+        ("Deployment/berth-control", 5),
+        ("Deployment/berth-gateway", 5),
+    ] {
+        let container = &find(&all, name)["spec"]["template"]["spec"]["containers"][0];
+        let probes = ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| &container[probe]);
+        let probes = probes.into_iter().filter(|probe| !probe.is_null());
+        let timeouts: Vec<&Value> = probes.map(|probe| &probe["timeoutSeconds"]).collect();
+        assert!(timeouts.len() >= 2, "{name}");
+        assert!(
+            timeouts.iter().all(|timeout| **timeout == seconds),
+            "{name}: {timeouts:?}"
+        );
+    }
+}
+
 /// A zone that fails takes no majority of etcd with it, where there are enough zones.
 #[tokio::test]
 async fn replicas_are_spread_over_zones() {
