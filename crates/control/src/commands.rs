@@ -38,11 +38,7 @@ enum Command {
         timeout: u64,
     },
     /// Check that no objects of tenants remain.
-    CheckUninstall {
-        /// Print what remains, and succeed.
-        #[arg(long)]
-        force: bool,
-    },
+    CheckUninstall,
     /// Delete objects that Berth created and the chart does not list.
     CleanUp {
         /// Keep the PriorityClasses of TenantClasses.
@@ -111,7 +107,7 @@ impl Job {
                 tracing::info!("Berth is installed and works");
                 Ok(())
             }
-            Command::CheckUninstall { force } => check_uninstall(&client, force).await,
+            Command::CheckUninstall => check_uninstall(&client).await,
             Command::CleanUp {
                 keep_classes: classes,
                 keep_keys: keys,
@@ -120,16 +116,12 @@ impl Job {
     }
 }
 
-async fn check_uninstall(client: &Client, force: bool) -> Result<(), AnyError> {
+async fn check_uninstall(client: &Client) -> Result<(), AnyError> {
     let Some(message) = uninstall::find_remaining_objects(client).await?.error_message() else {
         uninstall::remove_quota_finalizers(client).await?;
         tracing::info!("no objects of tenants remain");
         return Ok(());
     };
-    if force {
-        tracing::warn!("{message}. Uninstallation continues because of --force");
-        return Ok(());
-    }
     Err(message.into())
 }
 

@@ -108,6 +108,22 @@ async fn replicas_are_spread_over_zones() {
     }
 }
 
+/// Jobs of the image of control would keep an uninstallation waiting if that image cannot be had.
+#[tokio::test]
+async fn a_forced_uninstallation_runs_nothing() {
+    let hooks = async |force: bool| {
+        let all = template(&json!({"uninstall": {"force": force}})).await.unwrap();
+        let hooks = all
+            .iter()
+            .map(|document| &document["metadata"]["annotations"]["helm.sh/hook"]);
+        let hooks = hooks.filter_map(|hook| Some(hook.as_str()?.to_owned()));
+        hooks.collect::<BTreeSet<String>>()
+    };
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
+    assert_eq!(hooks(false).await, names(&["post-delete", "pre-delete", "test"]));
+    assert_eq!(hooks(true).await, names(&["test"]));
+}
+
 /// The rights of the Job that deletes what no template lists: it sees whether control is still there.
 #[tokio::test]
 async fn the_job_that_cleans_up_sees_whether_control_is_installed() {
