@@ -1,8 +1,12 @@
-//! Whether the host's network enforces NetworkPolicies, and lets syncers reach the host's API server. Pure.
+//! Whether the host's network enforces NetworkPolicies, lets syncers reach the host's API server, and has its pods where Berth keeps networks
+//! closed. Pure.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
+use berth_api::{ranges, system};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::CheckResult;
@@ -37,6 +41,8 @@ const CILIUM: &str = "cilium";
 pub(super) const CILIUM_NAMESPACE: &str = "kube-system";
 pub(super) const CILIUM_CONFIG: &str = "cilium-config";
 const CILIUM_MODE: &str = "policy-cidr-match-mode";
+/// The argument of control with networks that are closed as well.
+const BLOCKED: &str = "--blocked-cidr=";
 
 const CHECK: &str = "network";
 const AWS_FIX: &str =
@@ -53,7 +59,73 @@ pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
     if sets.iter().any(|set| set.name_any() == CILIUM) {
         results.extend(check_cilium(facts));
     }
+    results.extend(check_pods(facts));
     results
+}
+
+/// Control takes the `podCIDRs` of nodes for the networks of pods. Some plugins give pods other addresses.
+fn check_pods(facts: &Facts) -> Option<CheckResult> {
+    // Without them there is no telling; other checks say that they cannot be read.
+    let (nodes, slices) = (facts.nodes.as_ref().ok()?, facts.endpoints.as_ref().ok()?);
+    let control = facts.control.as_ref().ok().and_then(Option::as_ref);
+    let closed: Vec<_> = nodes
+        .iter()
+        .flat_map(networks_of_pods)
+        .chain(control.into_iter().flat_map(blocked_by))
+        .filter_map(|text| ranges::parse(text).ok())
+        .collect();
+    let of_nodes: BTreeSet<&str> = nodes.iter().flat_map(addresses).collect();
+    // Namespaces in which no tenant decides on endpoints.
+    let of_platform = slices.iter().filter(|slice| {
+        let namespace = slice.namespace().unwrap_or_default();
+        namespace == "kube-system" || namespace == system::NAMESPACE
+    });
+    let of_pods = of_platform
+        .flat_map(|slice| slice.endpoints.iter().flatten())
+        .filter(|endpoint| {
+            let target = endpoint.target_ref.as_ref().and_then(|target| target.kind.as_deref());
+            target == Some("Pod")
+        });
+    let mut addresses = of_pods
+        .flat_map(|endpoint| &endpoint.addresses)
+        // Those of pods in the network of their node.
+        .filter(|text| !of_nodes.contains(text.as_str()))
+        .filter_map(|text| text.parse::<IpAddr>().ok());
+    let outside = addresses.find(|address| !closed.iter().any(|range| range.contains(address)))?;
+    Some(CheckResult::warning(
+        CHECK,
+        format!(
+            "a pod has the address {outside}, which is in none of the podCIDRs of nodes: tenants whose class opens networks around it may reach \
+             pods of the platform that no NetworkPolicy protects"
+        ),
+        "add the networks from which the network plugin takes addresses of pods to control.extraArgs of the chart, as --blocked-cidr=NETWORK \
+         (docs/concepts/networking.md#networks-that-are-never-open)",
+    ))
+}
+
+/// The networks of a node's pods.
+fn networks_of_pods(node: &Node) -> impl Iterator<Item = &str> {
+    let spec = node.spec.iter();
+    let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    let first = spec.flat_map(|spec| spec.pod_cidr.iter());
+    listed.chain(first).map(String::as_str)
+}
+
+/// The networks that control's arguments close.
+fn blocked_by(control: &Deployment) -> impl Iterator<Item = &str> {
+    let pod = control.spec.template.spec.iter();
+    let arguments = pod.flat_map(|pod| &pod.containers);
+    let arguments = arguments.flat_map(|container| container.args.iter().flatten());
+    arguments
+        .filter_map(|argument| argument.strip_prefix(BLOCKED))
+        .flat_map(|list| list.split(','))
+}
+
+/// The addresses of a node.
+fn addresses(node: &Node) -> impl Iterator<Item = &str> {
+    let status = node.status.iter();
+    let all = status.flat_map(|status| status.addresses.iter().flatten());
+    all.map(|address| address.address.as_str())
 }
 
 fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {
@@ -140,8 +212,7 @@ fn check_cilium(facts: &Facts) -> Option<CheckResult> {
 fn find_api_server_on_node(facts: &Facts) -> Result<Option<String>, String> {
     let slices = facts.endpoints.as_ref().map_err(Clone::clone)?;
     let nodes = facts.nodes.as_ref().map_err(Clone::clone)?;
-    let addresses = nodes.iter().filter_map(|node| node.status.as_ref()?.addresses.as_ref());
-    let of_nodes: BTreeSet<&String> = addresses.flatten().map(|address| &address.address).collect();
+    let of_nodes: BTreeSet<&str> = nodes.iter().flat_map(addresses).collect();
     let own = slices.iter().filter(|slice| {
         let service = slice.labels().get("kubernetes.io/service-name");
         slice.namespace().as_deref() == Some("default") && service.is_some_and(|name| name == "kubernetes")
@@ -149,5 +220,7 @@ fn find_api_server_on_node(facts: &Facts) -> Result<Option<String>, String> {
     let mut of_api_server = own
         .flat_map(|slice| slice.endpoints.iter().flatten())
         .flat_map(|endpoint| &endpoint.addresses);
-    Ok(of_api_server.find(|address| of_nodes.contains(address)).cloned())
+    Ok(of_api_server
+        .find(|address| of_nodes.contains(address.as_str()))
+        .cloned())
 }

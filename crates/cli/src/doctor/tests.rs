@@ -242,6 +242,42 @@ fn cilium_must_match_cidrs_with_nodes_where_the_api_server_is_one() {
 }
 
 #[test]
+fn pods_outside_of_the_networks_of_nodes_are_named_unless_control_blocks_these() {
+    let with = |namespace: &str, target: &str, address: &str, arguments: Value| {
+        let mut facts = healthy();
+        let node = &mut facts.nodes.as_mut().unwrap()[0];
+        node.spec = Some(read(
+            json!({"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00:1::/64"]}),
+        ));
+        let addresses = json!([{"type": "InternalIP", "address": "192.0.2.7"}]);
+        node.status.as_mut().unwrap().addresses = Some(read(addresses));
+        facts.control = Ok(Some(read(
+            json!({"metadata": {}, "spec": {"selector": {}, "template": {"spec": {
+            "containers": [{"name": "control", "args": arguments}]}}}}),
+        )));
+        facts.endpoints = Ok(vec![read(json!({
+            "metadata": {"name": "a", "namespace": namespace}, "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "targetRef": {"kind": target}}],
+        }))]);
+        let mut found = faults(&facts);
+        found.retain(|fault| fault.starts_with("network"));
+        found
+    };
+    let none = Vec::<String>::new();
+    for address in ["10.244.0.9", "fd00:1::9", "192.0.2.7"] {
+        assert_eq!(with("kube-system", "Pod", address, json!([])), none, "{address}");
+    }
+    for namespace in ["kube-system", "berth-system"] {
+        assert_eq!(with(namespace, "Pod", "10.245.0.9", json!([])), ["network: Warning"]);
+    }
+    let blocked = json!(["--log-format=json", "--blocked-cidr=172.16.0.0/12,10.245.0.0/16"]);
+    assert_eq!(with("kube-system", "Pod", "10.245.0.9", blocked), none);
+    // Tenants decide on endpoints of theirs.
+    assert_eq!(with("berth-vision", "Pod", "10.245.0.9", json!([])), none);
+    assert_eq!(with("kube-system", "Node", "10.245.0.9", json!([])), none);
+}
+
+#[test]
 fn what_cannot_be_read_is_a_warning() {
     let mut facts = healthy();
     facts.certificates = Err("forbidden".into());
