@@ -67,7 +67,7 @@ pub struct UsageRecordSpec {
 /// A tenant, as it was when its usage was recorded.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.namespace == oldSelf.namespace && self.name == oldSelf.name && self.uid == oldSelf.uid && self.slug == oldSelf.slug")
+#[x_kube(validation = Rule::new("self == oldSelf")
     .message("the tenant of a UsageRecord is immutable"))]
 pub struct UsageTenant {
     /// Namespace of the TenantCluster.
