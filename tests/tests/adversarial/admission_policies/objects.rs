@@ -232,6 +232,25 @@ async fn ipv6_endpoints(credential: &StolenCredential, slice: &impl Fn(&Value) -
 }
 
 /// What controllers of the host write into a claim instructs drivers, and stays as they wrote it.
+/// The host's scheduler goes by the priority of a group.
+pub(super) async fn groups_of_pods(credential: &StolenCredential) {
+    let group = |more: &Value| {
+        let spec = with(&json!({"schedulingPolicy": {"gang": {"minCount": 2}}}), more);
+        credential.object("scheduling.k8s.io/v1beta1", "PodGroup", &json!({"spec": spec}))
+    };
+    let of_class = |name: &str| group(&json!({"priorityClassName": name}));
+    wait_until_served(credential, &of_class("berth-policies-3-never")).await;
+    for denied in [
+        of_class("system-node-critical"),
+        // The host's default priority.
+        group(&json!({})),
+        // The tenant has a shared pool, where others' pods are.
+        of_class("berth-policies-3"),
+    ] {
+        credential.expect_denied("spec.priorityClassName", &denied).await;
+    }
+}
+
 pub(super) async fn annotations_of_claims(credential: &StolenCredential, admin: &Client) {
     const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
     let annotated = |value: &str| json!({"metadata": {"annotations": {PROVISIONER: value}}});
