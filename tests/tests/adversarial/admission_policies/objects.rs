@@ -58,6 +58,13 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
         ),
         (
             "metadata.finalizers",
+            object(
+                "ConfigMap",
+                &json!({"finalizers": ["scheduling.k8s.io/podgroup-protection"]}),
+            ),
+        ),
+        (
+            "metadata.finalizers",
             with(
                 &credential.pod(&json!({})),
                 &json!({"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}),
@@ -232,7 +239,7 @@ async fn ipv6_endpoints(credential: &StolenCredential, slice: &impl Fn(&Value) -
 }
 
 /// What controllers of the host write into a claim instructs drivers, and stays as they wrote it.
-/// The host's scheduler goes by the priority of a group.
+/// The host puts a finalizer on each new group, and its scheduler goes by the priority of a group.
 pub(super) async fn groups_of_pods(credential: &StolenCredential) {
     let group = |more: &Value| {
         let spec = with(&json!({"schedulingPolicy": {"gang": {"minCount": 2}}}), more);
