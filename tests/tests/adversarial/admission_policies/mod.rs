@@ -187,7 +187,6 @@ fn class() -> TenantClass {
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
         "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
-        "kinds": [{"group": "scheduling.k8s.io", "version": "v1beta1", "kind": "PodGroup", "resource": "podgroups"}],
         "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader",
             "audiences": ["sts.example.com", "https://vault.example.com:8200"]},
             {"namespace": "ml", "name": "serve", "hostName": "no-tokens"}],
@@ -270,7 +269,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
-    objects::groups_of_pods(&credential).await;
+    objects::groups_of_pods(&credential, admin).await;
     snapshots::class_of_one_that_waits(&credential).await;
     objects::annotations_of_claims(&credential, admin).await;
     objects::classes_of_claims(&credential, admin).await;

@@ -238,9 +238,12 @@ async fn ipv6_endpoints(credential: &StolenCredential, slice: &impl Fn(&Value) -
     }
 }
 
-/// What controllers of the host write into a claim instructs drivers, and stays as they wrote it.
 /// The host puts a finalizer on each new group, and its scheduler goes by the priority of a group.
-pub(super) async fn groups_of_pods(credential: &StolenCredential) {
+pub(super) async fn groups_of_pods(credential: &StolenCredential, admin: &Client) {
+    // As for a class that lists the kind.
+    let syncer = rbac::service_account(&format!("{}-cp", credential.namespace), "syncer");
+    let rules = json!([{"apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"], "verbs": ["create"]}]);
+    rbac::grant(admin, &credential.namespace, "groups-of-pods", &syncer, &rules).await;
     let group = |more: &Value| {
         let spec = with(&json!({"schedulingPolicy": {"gang": {"minCount": 2}}}), more);
         credential.object("scheduling.k8s.io/v1beta1", "PodGroup", &json!({"spec": spec}))
@@ -258,6 +261,7 @@ pub(super) async fn groups_of_pods(credential: &StolenCredential) {
     }
 }
 
+/// What controllers of the host write into a claim instructs drivers, and stays as they wrote it.
 pub(super) async fn annotations_of_claims(credential: &StolenCredential, admin: &Client) {
     const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
     let annotated = |value: &str| json!({"metadata": {"annotations": {PROVISIONER: value}}});
