@@ -1,7 +1,7 @@
 //! Pieces of expressions that several policies use.
 
 use super::{BYPASS, RESOURCE};
-use berth_api::{GROUP, labels, names, system};
+use berth_api::{GROUP, labels, names, policy_annotations, sync_policy::PriorityBand, system};
 
 /// Reference to the variable [`tenant_slug_variable`].
 pub const TENANT_SLUG: &str = "variables.slug";
@@ -25,6 +25,21 @@ pub fn allowed_names_variable(name: &'static str, annotation: &str) -> (&'static
 /// Whether the variable of [`allowed_names_variable`] lists `text`, or `*`.
 pub fn list_allows(list: &str, text: &str) -> String {
     format!("({text} in variables.{list} || '*' in variables.{list})")
+}
+
+/// Variable `priorityClasses`: the host's PriorityClasses of the tenant's class.
+pub fn priority_classes_variable() -> (&'static str, String) {
+    allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES)
+}
+
+/// Whether what has the PriorityClass `class`, empty for none, has a priority of the tenant's class; needs [`priority_classes_variable`]. Without a name
+/// it has the host's default priority, which may be beyond the band of the class.
+pub fn is_priority_of_class(class: &str) -> String {
+    let prefix = PriorityBand::NAME_PREFIX;
+    format!(
+        "({class} in variables.priorityClasses || \
+         ({class} == '' && !variables.priorityClasses.exists(p, p.startsWith('{prefix}'))))"
+    )
 }
 
 /// Whether the request comes from a service account of the tenant's control-plane namespace, whose name is the name of the

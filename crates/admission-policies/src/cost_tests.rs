@@ -223,7 +223,7 @@ const CLOSED: &[(&str, &str)] = &[
         "an API server admits 32 requests with 8 alternatives and 16 tolerations",
     ),
     ("berth-resource-claim-templates", "the same"),
-    ("berth-pod-groups", "nothing is gone through"),
+    ("berth-pod-groups", "nothing but lists of the class is gone through"),
     (
         "berth-ingresses",
         "100 rules, and 700 hosts of tls with 64 names of the class",

@@ -1,9 +1,15 @@
 //! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access, and no more alternatives and expressions than
 //! the host can work with. PodGroups have no claims: the
-//! host would keep the devices allocated as long as the group exists, also those of a node that is another tenant's by then.
+//! host would keep the devices allocated as long as the group exists, also those of a node that is another tenant's by then. Their priorities are those
+//! of pods.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, sizes::validate, validation};
-use berth_api::policy_annotations;
+use super::{
+    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel,
+    sizes::validate,
+    storage::{class, is_unchanged},
+    validation,
+};
+use berth_api::{policy_annotations, sync_policy::PriorityBand};
 use berth_sync_rules::translation::sizes::{RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, SizeLimit};
 
 const GROUP: &str = "resource.k8s.io";
@@ -32,7 +38,8 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
 fn build_pod_group_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-pod-groups",
-        description: "PodGroups of a tenant have no claims of devices, which they would keep longer than the tenant has the node.",
+        description: "PodGroups of a tenant have no claims of devices, which they would keep longer than the tenant has the node, and only \
+                      priorities that its class allows.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         parameters: None,
@@ -41,15 +48,36 @@ fn build_pod_group_policy() -> AdmissionPolicy {
             group: "scheduling.k8s.io",
             // Hosts serve different versions.
             version: "*",
-            resources: &["podgroups"],
+            resources: &["podgroups", "compositepodgroups"],
             operations: WRITES,
         }],
-        variables: Vec::new(),
-        validations: vec![validation(
-            format!("{}.size() == 0", cel::list("object.spec", "resourceClaims")),
-            "spec.resourceClaims of PodGroups may not be set: the devices would be kept as long as the group exists",
-        )],
+        variables: vec![
+            cel::priority_classes_variable(),
+            cel::allowed_names_variable("sharedPools", policy_annotations::SHARED_POOLS),
+            ("priorityClass", class("object", "priorityClassName")),
+        ],
+        validations: vec![
+            validation(
+                format!("{}.size() == 0", cel::list("object.spec", "resourceClaims")),
+                "spec.resourceClaims of PodGroups may not be set: the devices would be kept as long as the group exists",
+            ),
+            validate_group_priority(),
+        ],
     }
+}
+
+/// The scheduler goes by the priority of a group in its queue and when it looks for pods to preempt. On shared nodes these could be others'.
+fn validate_group_priority() -> Validation {
+    let (prefix, never) = (PriorityBand::NAME_PREFIX, PriorityBand::NEVER_SUFFIX);
+    validation(
+        format!(
+            "{} || ({} && (variables.sharedPools.size() == 0 || !variables.priorityClass.startsWith('{prefix}') || \
+             variables.priorityClass.endsWith('{never}')))",
+            is_unchanged("priorityClassName"),
+            cel::is_priority_of_class("variables.priorityClass")
+        ),
+        "spec.priorityClassName of PodGroups must be one of the tenant's class, and one that never preempts if the tenant has shared pools",
+    )
 }
 
 fn build_claim_policy(
@@ -157,5 +185,29 @@ mod tests {
             policy.validations[0].expression,
             "object.spec.?resourceClaims.optMap(l, dyn(l) == null ? [] : l).orValue([]).size() == 0"
         );
+    }
+
+    #[test]
+    fn groups_of_pods_have_priorities_of_the_class_and_preempt_nobody_on_shared_nodes() {
+        let policy = build_pod_group_policy();
+        assert_eq!(policy.resource_rules[0].resources, ["podgroups", "compositepodgroups"]);
+        let expression = &policy.validations[1].expression;
+        assert_eq!(
+            expression,
+            "(oldObject != null && object.spec.?priorityClassName.orValue('') == oldObject.spec.?priorityClassName.orValue('')) || \
+             ((variables.priorityClass in variables.priorityClasses || \
+             (variables.priorityClass == '' && !variables.priorityClasses.exists(p, p.startsWith('berth-')))) && \
+             (variables.sharedPools.size() == 0 || !variables.priorityClass.startsWith('berth-') || \
+             variables.priorityClass.endsWith('-never')))"
+        );
+        for name in ["priorityClasses", "sharedPools", "priorityClass"] {
+            assert!(policy.variables.iter().any(|(known, _)| *known == name), "{name}");
+        }
+        // Names are those of translation.
+        for (preempts, allowed) in [(true, false), (false, true)] {
+            let class = PriorityBand::class_name("gold", 3, preempts);
+            assert!(class.starts_with(PriorityBand::NAME_PREFIX));
+            assert_eq!(class.ends_with(PriorityBand::NEVER_SUFFIX), allowed, "{class}");
+        }
     }
 }

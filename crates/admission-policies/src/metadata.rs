@@ -6,10 +6,15 @@ use berth_api::labels;
 
 /// Finalizers that the host itself adds to new objects during admission, by resource. On an object of another kind nobody would ever remove them,
 /// and Kueue removes its own from pods with its label alone.
-const HOST_FINALIZERS: [(&str, &str); 2] = [
+const HOST_FINALIZERS: [(&str, &str); 3] = [
     (
         "kubernetes.io/pvc-protection",
         "request.resource.resource == 'persistentvolumeclaims'",
+    ),
+    // As long as pods name the group.
+    (
+        "scheduling.k8s.io/podgroup-protection",
+        "request.resource.resource == 'podgroups' && request.resource.group == 'scheduling.k8s.io'",
     ),
     (
         "kueue.x-k8s.io/managed",
@@ -129,6 +134,7 @@ mod tests {
         let expression = &finalizers.unwrap().expression;
         for (finalizer, resource) in [
             ("kubernetes.io/pvc-protection", "persistentvolumeclaims"),
+            ("scheduling.k8s.io/podgroup-protection", "podgroups"),
             ("kueue.x-k8s.io/managed", "pods"),
         ] {
             let bound = format!("(f == '{finalizer}' && request.resource.resource == '{resource}'");

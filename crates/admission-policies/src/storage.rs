@@ -89,13 +89,13 @@ fn build_claim_policy() -> AdmissionPolicy {
 }
 
 /// The class that an object names in a field of its spec; empty for none.
-fn class(object: &str, field: &str) -> String {
+pub(super) fn class(object: &str, field: &str) -> String {
     format!("{object}.spec.?{field}.orValue('')")
 }
 
 /// Whether the object has named the class before the request: one that the tenant's class no longer lists may stay, so that the object can still be
 /// deleted.
-fn is_unchanged(field: &str) -> String {
+pub(super) fn is_unchanged(field: &str) -> String {
     format!(
         "(oldObject != null && {} == {})",
         class("object", field),

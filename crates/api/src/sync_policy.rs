@@ -152,6 +152,11 @@ pub struct PriorityBand {
 pub const PRIORITY_STEPS: u8 = 12;
 
 impl PriorityBand {
+    /// What the names of the host's PriorityClasses of all bands begin with.
+    pub const NAME_PREFIX: &'static str = "berth-";
+    /// What the names of those end with whose pods preempt no others.
+    pub const NEVER_SUFFIX: &'static str = "-never";
+
     /// The step of a tenant's priority: 0 below zero, 1 for zero, then one more for each digit; below [`PRIORITY_STEPS`].
     pub fn step(priority: i64) -> u8 {
         match u64::try_from(priority) {
@@ -171,7 +176,8 @@ impl PriorityBand {
 
     /// Name of the host's PriorityClass for a step of the class `class`. Control creates them, syncers set them in pods.
     pub fn class_name(class: &str, step: u8, preempts: bool) -> String {
-        format!("berth-{class}-{step}{}", if preempts { "" } else { "-never" })
+        let (prefix, suffix) = (Self::NAME_PREFIX, if preempts { "" } else { Self::NEVER_SUFFIX });
+        format!("{prefix}{class}-{step}{suffix}")
     }
 }
 

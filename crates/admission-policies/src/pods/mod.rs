@@ -99,7 +99,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("audiences", policy_annotations::TOKEN_AUDIENCES),
             cel::allowed_names_variable("runtimeClasses", policy_annotations::RUNTIME_CLASSES),
             cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
-            cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
+            cel::priority_classes_variable(),
             cel::allowed_names_variable("inlineDrivers", policy_annotations::INLINE_DRIVERS),
             cel::allowed_names_variable("deviceClasses", policy_annotations::DEVICE_CLASSES),
             max_grace_variable(),
@@ -129,8 +129,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                 "spec.schedulerName must be default-scheduler, or one that the tenant's class lists",
             ),
             validation(
-                "object.spec.?priorityClassName.orValue('') == '' || \
-                 object.spec.priorityClassName in variables.priorityClasses",
+                cel::is_priority_of_class("object.spec.?priorityClassName.orValue('')"),
                 "spec.priorityClassName must be one of the tenant's class",
             ),
             validation(
@@ -167,6 +166,11 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                 "spec.enableServiceLinks must be false: names of Services and ports would become environment variables",
             ),
             validate_pod_affinity(),
+            // Each may hold up an eviction for as long as it says that it works on it.
+            validation(
+                "dyn(object.spec).?evictionResponders.orValue([]).size() == 0",
+                "spec.evictionResponders may not be set: evictions of the host would wait for them",
+            ),
             validation(
                 "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
                 "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
@@ -283,6 +287,26 @@ mod tests {
         }
         let policy = build_new_pod_policy();
         assert!(policy.validations.contains(&validate_pod_affinity()));
+    }
+
+    #[test]
+    fn a_pod_without_a_priority_class_is_not_above_the_band() {
+        let policy = build_new_pod_policy();
+        let priority =
+            { policy.validations.iter() }.find(|validation| validation.message.contains("priorityClassName"));
+        assert_eq!(
+            priority.unwrap().expression,
+            "(object.spec.?priorityClassName.orValue('') in variables.priorityClasses || \
+             (object.spec.?priorityClassName.orValue('') == '' && !variables.priorityClasses.exists(p, p.startsWith('berth-'))))"
+        );
+        assert!(policy.variables.contains(&cel::priority_classes_variable()));
+    }
+
+    #[test]
+    fn nobody_holds_up_evictions_of_pods() {
+        let policy = build_new_pod_policy();
+        let unset = "dyn(object.spec).?evictionResponders.orValue([]).size() == 0";
+        assert!({ policy.validations.iter() }.any(|validation| validation.expression == unset));
     }
 
     #[test]

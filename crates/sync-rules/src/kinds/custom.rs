@@ -9,8 +9,10 @@
 //! | `selectors` | narrowed to the tenant and the namespace; where there is none, it becomes one of all pods of the namespace in the tenant |
 //! | `deniedFields` and fields that are not listed | denied by name |
 //! | `spec.resourceClaims` of a PodGroup | denied, whatever the class lists |
+//! | `priority`, `priorityClassName` and `preemptionPolicy` in the spec of a PodGroup or CompositePodGroup | those of the step of the class's band that the priority falls on, as of its pods; none without a band |
 //! | status | comes back, with the tenant's names |
 
+use super::pod::group_priority_class;
 use crate::{
     model::{
         Cache, CustomKind, DeniedField, DesiredState, Kind, KindId, Observation, Right, TenantWrite, ToHost,
@@ -25,12 +27,20 @@ use crate::{
         pod_selector, sizes,
     },
 };
-use berth_api::sync_policy::{SyncPolicy, SyncedKind};
+use berth_api::sync_policy::{PriorityBand, SyncPolicy, SyncedKind};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeSet,
     sync::{Mutex, PoisonError},
 };
+
+/// Group of the kinds by which schedulers place pods together.
+const SCHEDULING: &str = "scheduling.k8s.io";
+/// The resources of that group whose priority the host's scheduler goes by, in place of that of their pods: in its queue, and when it looks for pods to
+/// preempt.
+const GROUPS_OF_PODS: [&str; 2] = ["podgroups", "compositepodgroups"];
+/// Fields of their spec that decide on the priority.
+const PRIORITY: [&str; 3] = ["priority", "priorityClassName", "preemptionPolicy"];
 
 /// A field of one kind that no class can offer.
 struct ForbiddenField {
@@ -42,7 +52,7 @@ struct ForbiddenField {
 
 /// The host frees the devices of a pod's claim when the pod has ended, those of a group only when the group is gone.
 const FORBIDDEN: &[ForbiddenField] = &[ForbiddenField {
-    group: "scheduling.k8s.io",
+    group: SCHEDULING,
     kind: "PodGroup",
     path: "spec.resourceClaims",
     why: "a group keeps its devices as long as it exists, also those of a node that is another tenant's by then: name the claims in the pods alone",
@@ -112,7 +122,14 @@ impl CustomKind {
                 _ => issues.deny(field, "this field is not offered here"),
             }
         }
-        let copied = Value::Object(copied);
+        let mut copied = Value::Object(copied);
+        if self.is_group_of_pods()
+            && let Some(spec) = copied.get_mut("spec").and_then(Value::as_object_mut)
+        {
+            for field in PRIORITY {
+                spec.remove(field);
+            }
+        }
         for path in &self.rules.denied_fields {
             json::each(&copied, path, &mut |value| {
                 if !json::is_unset(value) {
@@ -154,6 +171,35 @@ impl CustomKind {
                 Value::Object(_) => *selector = pod_selector::scoped(cache, selector, Some(&[&name.namespace])),
                 _ => issues.deny(path, "this must be a selector of labels"),
             });
+        }
+    }
+
+    fn is_group_of_pods(&self) -> bool {
+        self.rules.group == SCHEDULING && GROUPS_OF_PODS.contains(&self.rules.resource.as_str())
+    }
+
+    /// Gives a group of pods a priority of the tenant's band, as its pods have one. A group that is on the host keeps its own, which cannot change.
+    fn set_priority(&self, cache: &Cache, name: &Name, object: &Value, copied: &mut Value, issues: &mut FieldIssues) {
+        if !self.is_group_of_pods() {
+            return;
+        }
+        let Some(spec) = copied.get_mut("spec").and_then(Value::as_object_mut) else {
+            return;
+        };
+        if cache.tenant.policy.pods.priority.is_none() && json::filled(object, &["spec", "priorityClassName"]).is_some()
+        {
+            let why = "tenants of this class have no priorities on the host: the group has the host's default priority";
+            issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
+        }
+        let kind = cache.find_kind_by_name(self.label);
+        let class = match kind.and_then(|kind| cache.stores.host(kind).get(name)) {
+            Some(live) => json::filled(&live.object(), &["spec", "priorityClassName"])
+                .filter(|class| class.starts_with(PriorityBand::NAME_PREFIX))
+                .map(ToOwned::to_owned),
+            None => group_priority_class(cache, &object["spec"]),
+        };
+        if let Some(class) = class {
+            spec.insert("priorityClassName".into(), class.into());
         }
     }
 
@@ -206,6 +252,7 @@ impl ToHost for CustomKind {
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let mut copied = self.offered(object, &mut issues);
+        self.set_priority(cache, name, object, &mut copied, &mut issues);
         for reference in &self.rules.references {
             match cache.find_kind_by_name(&reference.kind) {
                 Some(kind) => json::each_mut(&mut copied, &reference.path, &mut |value| {

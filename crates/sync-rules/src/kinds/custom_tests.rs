@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::tenant::test_tenant;
+use crate::model::{store::Stored, tenant::test_tenant};
 use crate::registry;
 use berth_api::sync_policy::FieldReference;
 use jiff::Timestamp;
@@ -146,20 +146,28 @@ fn fields_that_the_class_does_not_list_are_denied() {
     assert_eq!(fields, ["extra", "spec.hostPath", "spec.unknown"]);
 }
 
-#[test]
-fn no_class_gives_groups_of_pods_devices() {
-    let mut policy = SyncPolicy::clone(&cache().tenant.policy);
-    policy.kinds = vec![SyncedKind {
-        group: "scheduling.k8s.io".into(),
-        version: "v1beta1".into(),
-        kind: "PodGroup".into(),
-        resource: "podgroups".into(),
-        fields: vec!["spec".into()],
-        ..SyncedKind::default()
-    }];
+/// Of a tenant whose class lists groups of pods.
+fn cache_with_groups(change: impl FnOnce(&mut SyncPolicy)) -> Cache {
+    let mut policy = SyncPolicy {
+        kinds: vec![SyncedKind {
+            group: "scheduling.k8s.io".into(),
+            version: "v1beta1".into(),
+            kind: "PodGroup".into(),
+            resource: "podgroups".into(),
+            fields: vec!["spec".into()],
+            ..SyncedKind::default()
+        }],
+        ..SyncPolicy::default()
+    };
+    change(&mut policy);
     let mut tenant = test_tenant();
     tenant.policy = Arc::new(policy);
-    let cache = registry::new_cache(tenant);
+    registry::new_cache(tenant)
+}
+
+#[test]
+fn no_class_gives_groups_of_pods_devices() {
+    let cache = cache_with_groups(|_| {});
     let id = cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
     let rules = cache.rules_to_host(id).unwrap();
     let name = Name::new("research", "ring");
@@ -175,6 +183,62 @@ fn no_class_gives_groups_of_pods_devices() {
     // One that is on the host already ends.
     let when_denied = rules.when_denied(&cache, &name, &Value::Null, &with_claims);
     assert_eq!(when_denied, WhenDenied::Withdraw);
+}
+
+/// The scheduler goes by the priority of the group in its queue and when it looks for pods to preempt, and places none whose pods have another one.
+#[test]
+fn groups_of_pods_have_priorities_of_the_band() {
+    let name = Name::new("research", "ring");
+    let translate = |cache: &Cache, group: &Value| {
+        let id = cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+        let rules = cache.rules_to_host(id).unwrap();
+        rules.translate(cache, &name, group).unwrap()
+    };
+    let class = |cache: &Cache, group: &Value| translate(cache, group).object["spec"]["priorityClassName"].clone();
+    let plain = json!({"schedulingPolicy": {"gang": {"minCount": 2}}});
+    let with = |priority: i64, class: &str, preemption: &str| {
+        let mut group = json!({"metadata": {}, "spec": plain});
+        group["spec"]["priority"] = priority.into();
+        group["spec"]["priorityClassName"] = class.into();
+        group["spec"]["preemptionPolicy"] = preemption.into();
+        group
+    };
+    let critical = with(2_000_001_000, "system-node-critical", "PreemptLowerPriority");
+    let without_band = translate(&cache_with_groups(|_| {}), &critical);
+    assert_eq!(without_band.object["spec"], plain);
+    assert_eq!(without_band.ignored[0].field, "spec.priorityClassName");
+
+    let band = |policy: &mut SyncPolicy| policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
+    let cache = cache_with_groups(band);
+    let mut expected = plain.clone();
+    expected["priorityClassName"] = "berth-default-11".into();
+    assert_eq!(translate(&cache, &critical).object["spec"], expected);
+    assert_eq!(class(&cache, &with(0, "low", "Never")), "berth-default-1-never");
+    // A class that lists fields of priority as denied loses nothing by what the tenant's API server fills in.
+    let denies = cache_with_groups(|policy| policy.kinds[0].denied_fields = vec!["spec.priority".into()]);
+    assert_eq!(translate(&denies, &critical).object["spec"], plain);
+
+    let shared = cache_with_groups(|policy| {
+        band(policy);
+        policy.shared_nodes.pools = vec!["cpu".into()];
+    });
+    assert_eq!(
+        class(&shared, &critical),
+        "berth-default-11-never",
+        "others' pods are there"
+    );
+    // What a group on the host has cannot change.
+    let id = shared.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+    for (version, on_host, expected) in [
+        ("1", json!("berth-default-3"), json!("berth-default-3")),
+        ("2", json!("normal"), Value::Null),
+        ("3", Value::Null, Value::Null),
+    ] {
+        let live = json!({"metadata": {"name": "x", "namespace": "h", "resourceVersion": version},
+            "spec": {"priorityClassName": on_host}});
+        shared.stores.host(id).written(name.clone(), Stored::new(&live));
+        assert_eq!(class(&shared, &critical), expected, "{on_host}");
+    }
 }
 
 #[test]

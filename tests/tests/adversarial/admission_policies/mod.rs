@@ -112,6 +112,7 @@ impl StolenCredential {
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {labels::TENANT: self.slug},
             "tolerations": [{"key": labels::TENANT, "operator": "Equal", "value": self.slug, "effect": "NoExecute"}],
             "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
+            "priorityClassName": "berth-policies-1-never",
         });
         self.object("v1", "Pod", &json!({"spec": with(&base, spec)}))
     }
@@ -268,6 +269,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
+    objects::groups_of_pods(&credential, admin).await;
     snapshots::class_of_one_that_waits(&credential).await;
     objects::annotations_of_claims(&credential, admin).await;
     objects::classes_of_claims(&credential, admin).await;

@@ -58,6 +58,13 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
         ),
         (
             "metadata.finalizers",
+            object(
+                "ConfigMap",
+                &json!({"finalizers": ["scheduling.k8s.io/podgroup-protection"]}),
+            ),
+        ),
+        (
+            "metadata.finalizers",
             with(
                 &credential.pod(&json!({})),
                 &json!({"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}),
@@ -228,6 +235,29 @@ async fn ipv6_endpoints(credential: &StolenCredential, slice: &impl Fn(&Value) -
         credential
             .expect_denied("IPv6 forms of IPv4 addresses", &with_address(address))
             .await;
+    }
+}
+
+/// The host puts a finalizer on each new group, and its scheduler goes by the priority of a group.
+pub(super) async fn groups_of_pods(credential: &StolenCredential, admin: &Client) {
+    // As for a class that lists the kind.
+    let syncer = rbac::service_account(&format!("{}-cp", credential.namespace), "syncer");
+    let rules = json!([{"apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"], "verbs": ["create"]}]);
+    rbac::grant(admin, &credential.namespace, "groups-of-pods", &syncer, &rules).await;
+    let group = |more: &Value| {
+        let spec = with(&json!({"schedulingPolicy": {"gang": {"minCount": 2}}}), more);
+        credential.object("scheduling.k8s.io/v1beta1", "PodGroup", &json!({"spec": spec}))
+    };
+    let of_class = |name: &str| group(&json!({"priorityClassName": name}));
+    wait_until_served(credential, &of_class("berth-policies-3-never")).await;
+    for denied in [
+        of_class("system-node-critical"),
+        // The host's default priority.
+        group(&json!({})),
+        // The tenant has a shared pool, where others' pods are.
+        of_class("berth-policies-3"),
+    ] {
+        credential.expect_denied("spec.priorityClassName", &denied).await;
     }
 }
 

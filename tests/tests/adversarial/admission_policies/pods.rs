@@ -78,6 +78,8 @@ pub(super) async fn new(credential: &StolenCredential) {
             "spec.priorityClassName",
             json!({"priorityClassName": "system-node-critical"}),
         ),
+        // The host's default priority, which may be above the band.
+        ("spec.priorityClassName", json!({"priorityClassName": null})),
         ("spec.runtimeClassName", json!({"runtimeClassName": "kata"})),
         (
             "spec.volumes may not",

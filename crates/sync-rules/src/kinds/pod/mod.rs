@@ -54,6 +54,7 @@ mod volumes;
 #[cfg(test)]
 mod tests;
 
+pub use scheduling::group_priority_class;
 pub use security::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};
 pub use shared::GPU_RUNTIMES;
 pub use targets::targets;

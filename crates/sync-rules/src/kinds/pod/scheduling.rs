@@ -13,7 +13,7 @@
 //! | field | rule |
 //! |---|---|
 //! | tolerations | the tenant's, and the tenant's own taint; one for every taint becomes one for each taint the tenant can see, because it would also tolerate the platform's |
-//! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band |
+//! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band. Pods of a PodGroup preempt as [`group_priority_class`] says |
 //! | schedulingGates | a pod with any is not on the host, see [`placement`]; those of the host's own queues stay |
 
 use super::{affinity, own_labels, placement, tables::TOLERATION};
@@ -190,10 +190,36 @@ fn priority(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues
     if class.is_some_and(|class| class.starts_with("system-")) {
         note("it is for the platform's own pods: the pod has the highest priority that the tenant may have");
     }
+    let is_in_group = source
+        .get("schedulingGroup")
+        .is_some_and(|group| !json::is_unset(group));
+    let may_preempt = !is_in_group || may_groups_preempt(cache);
+    if let Some(host) = priority_class(cache, source, may_preempt) {
+        spec.insert("priorityClassName".into(), host.into());
+    }
+}
+
+/// The host's PriorityClass of a pod, or of a group of pods, with this spec in the tenant, and of one that never preempts unless it `may_preempt`. None if
+/// the class of the tenant has no band.
+pub(super) fn priority_class(cache: &Cache, source: &Value, may_preempt: bool) -> Option<String> {
+    cache.tenant.policy.pods.priority?;
     let priority = source.get("priority").and_then(Value::as_i64).unwrap_or_default();
-    let preempts = json::text(source, &["preemptionPolicy"]) != Some("Never");
-    let host = PriorityBand::class_name(&cache.tenant.class_name, PriorityBand::step(priority), preempts);
-    spec.insert("priorityClassName".into(), host.into());
+    let preempts = may_preempt && json::text(source, &["preemptionPolicy"]) != Some("Never");
+    Some(PriorityBand::class_name(
+        &cache.tenant.class_name,
+        PriorityBand::step(priority),
+        preempts,
+    ))
+}
+
+/// The host's PriorityClass of a group of pods with this spec in the tenant; none if the class of the tenant has no band. The scheduler places no group
+/// whose pods have another priority or preempt otherwise, so that where some of them may run on shared nodes, none preempts.
+pub fn group_priority_class(cache: &Cache, source: &Value) -> Option<String> {
+    priority_class(cache, source, may_groups_preempt(cache))
+}
+
+fn may_groups_preempt(cache: &Cache) -> bool {
+    cache.tenant.policy.shared_nodes.pools.is_empty()
 }
 
 fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<Value> {

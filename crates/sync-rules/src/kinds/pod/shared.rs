@@ -12,12 +12,14 @@
 //!
 //! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
-use super::{placement, scheduling::NODE_TERMS, security, tables::CONTAINERS};
-use crate::model::{Cache, KindId, json, resource::Name};
-use berth_api::{
-    SchedulingMode, labels,
-    sync_policy::{PriorityBand, SharedNodesPolicy},
+use super::{
+    placement,
+    scheduling::{NODE_TERMS, priority_class},
+    security,
+    tables::CONTAINERS,
 };
+use crate::model::{Cache, KindId, json, resource::Name};
+use berth_api::{SchedulingMode, labels, sync_policy::SharedNodesPolicy};
 use serde_json::{Map, Value, json};
 
 /// Parts of names of RuntimeClasses that bring GPUs into containers.
@@ -41,9 +43,7 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
             spec.remove("nodeSelector");
         }
     }
-    if cache.tenant.policy.pods.priority.is_some() {
-        let step = PriorityBand::step(source.get("priority").and_then(Value::as_i64).unwrap_or_default());
-        let class = PriorityBand::class_name(&cache.tenant.class_name, step, false);
+    if let Some(class) = priority_class(cache, source, false) {
         spec.insert("priorityClassName".into(), class.into());
     }
     if rules.user_namespaces {
@@ -165,6 +165,7 @@ mod tests {
         kinds::pod::Pods,
         model::{ToHost, tenant::test_tenant},
     };
+    use berth_api::sync_policy::{PriorityBand, SyncedKind};
     use std::sync::Arc;
 
     fn cache(change: impl FnOnce(&mut SharedNodesPolicy)) -> Cache {
@@ -310,6 +311,29 @@ mod tests {
         assert_eq!(at_home["spec"]["priorityClassName"], "berth-default-5");
         let shared = host(&cache, &json!({"priority": 1000}));
         assert_eq!(shared["spec"]["priorityClassName"], "berth-default-5-never");
+    }
+
+    /// The host's scheduler places no group whose pods preempt differently.
+    #[test]
+    fn no_pod_of_a_group_preempts_where_others_of_it_may_share_nodes() {
+        let classes = |pools: &[&str]| {
+            let mut tenant = cache(|rules| rules.pools = pools.iter().map(|pool| (*pool).to_owned()).collect()).tenant;
+            let policy = Arc::make_mut(&mut tenant.policy);
+            policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
+            policy.kinds = vec![SyncedKind {
+                group: "scheduling.k8s.io".into(),
+                version: "v1beta1".into(),
+                kind: "PodGroup".into(),
+                resource: "podgroups".into(),
+                ..SyncedKind::default()
+            }];
+            let cache = registry::new_cache(tenant);
+            let alone = json!({"runtimeClassName": "nvidia"});
+            let in_group = json!({"runtimeClassName": "nvidia", "schedulingGroup": {"podGroupName": "ring"}});
+            [alone, in_group].map(|fields| host(&cache, &fields)["spec"]["priorityClassName"].clone())
+        };
+        assert_eq!(classes(&[]), ["berth-default-1", "berth-default-1"]);
+        assert_eq!(classes(&["cpu"]), ["berth-default-1", "berth-default-1-never"]);
     }
 
     #[test]
