@@ -24,18 +24,17 @@ pub(super) async fn devices_by_class(credential: &StolenCredential) {
 
 pub(super) async fn new(credential: &StolenCredential) {
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
-    let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
     let patient = json!({"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 86_400});
     for allowed in [
         json!({}),
         json!({"runtimeClassName": "gvisor", "schedulerName": "gangs", "priorityClassName": "berth-policies-3-never"}),
         with(
             &json!({"serviceAccountName": "s3-reader"}),
-            &volume(&token("sts.example.com")),
+            &token_volume("sts.example.com"),
         ),
         with(
             &json!({"serviceAccountName": "s3-reader"}),
-            &volume(&token("https://vault.example.com:8200")),
+            &token_volume("https://vault.example.com:8200"),
         ),
         json!({"serviceAccountName": "no-tokens"}),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
@@ -108,6 +107,15 @@ pub(super) async fn new(credential: &StolenCredential) {
     ] {
         credential.expect_denied(message, &credential.pod(&spec)).await;
     }
+    tokens_for_others(credential).await;
+    let theirs = json!({"metadata": {"labels": {labels::TENANT: "other"}}});
+    credential
+        .expect_denied("berth.dev/tenant", &with(&credential.pod(&json!({})), &theirs))
+        .await;
+}
+
+/// Tokens of service accounts that the class does not list for these audiences.
+async fn tokens_for_others(credential: &StolenCredential) {
     for (account, audience) in [
         ("default", "sts.example.com"),
         ("s3-reader", ""),
@@ -118,15 +126,16 @@ pub(super) async fn new(credential: &StolenCredential) {
         ("no-tokens", "sts.example.com"),
         ("no-tokens", ""),
     ] {
-        let spec = with(&json!({"serviceAccountName": account}), &volume(&token(audience)));
+        let spec = with(&json!({"serviceAccountName": account}), &token_volume(audience));
         credential
             .expect_denied("spec.volumes[].projected", &credential.pod(&spec))
             .await;
     }
-    let theirs = json!({"metadata": {"labels": {labels::TENANT: "other"}}});
-    credential
-        .expect_denied("berth.dev/tenant", &with(&credential.pod(&json!({})), &theirs))
-        .await;
+}
+
+/// A volume with a token of the host's service account.
+fn token_volume(audience: &str) -> Value {
+    json!({"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}}]})
 }
 
 /// A spec with a required and a preferred term about other pods.
