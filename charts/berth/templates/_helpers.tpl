@@ -13,11 +13,20 @@
 {{- /* Further members would begin an empty database of their own, beside the first one; of three, one alone serves nothing. The selector of the
 StatefulSet says the same, and cannot change. */ -}}
 {{- $isAlone := has "--listen-peer-urls=https://127.0.0.1:2380" ((first $installed.spec.template.spec.containers).command | default list) -}}
-{{- if ne $isAlone (eq (int .Values.datastore.etcd.members) 1) -}}
+{{- if ne $isAlone (eq (int (.Values.datastore.etcd.members | default 1)) 1) -}}
 {{- fail (printf "datastore.etcd.members cannot change after the installation: set datastore.etcd.members=%d, which is installed" (ternary 1 3 $isAlone)) -}}
 {{- end -}}
 {{- else if eq (dig "spec" "persistentVolumeClaimRetentionPolicy" "whenDeleted" "Retain" $installed) "Delete" -}}
 {{- fail "datastore.etcd.enabled=false would delete the etcd that is installed, with its volumes and all objects of all tenants: set datastore.etcd.persistence.keep=true in an upgrade before" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.datastore.etcd.enabled -}}
+{{- with lookup "apps/v1" "Deployment" .Release.Namespace "berth-control" -}}
+{{- range (first .spec.template.spec.containers).args -}}
+{{- if hasPrefix "--datastore-endpoint=" . -}}
+{{- fail "control uses an etcd of your own, and datastore.etcd.enabled=true would give all tenants an empty one: set datastore.etcd.enabled=false and datastore.external, or delete the Deployment berth-control before" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and (not .Values.datastore.etcd.enabled) (or (not .Values.datastore.external.endpoints) (not .Values.datastore.external.authoritySecret)) -}}

@@ -71,6 +71,18 @@ async fn control_reads_settings_of_values_that_are_left_empty() {
     assert_eq!(settings(&empty).await, settings(&json!({})).await);
 }
 
+/// Zero members would end the only one that there is.
+#[tokio::test]
+async fn a_number_of_members_that_is_left_empty_is_one() {
+    let etcd = async |values: &Value| {
+        let all = template(values).await.unwrap();
+        find(&all, "StatefulSet/berth-etcd").clone()
+    };
+    let empty = etcd(&json!({"datastore": {"etcd": {"members": null}}})).await;
+    assert_eq!(empty["spec"]["replicas"], 1);
+    assert_eq!(empty, etcd(&json!({})).await);
+}
+
 /// With the default of a second, a server under load is killed, or taken out of its Service: then nobody reaches it at all.
 #[tokio::test]
 async fn servers_that_are_only_slow_are_alive_and_ready() {

@@ -134,4 +134,21 @@ async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
         "etcd.enabled=false,datastore.external.authoritySecret=ca,datastore.external.endpoints={https://e:2379}";
     let answer = upgrade(external).await;
     assert!(answer.contains("set datastore.etcd.persistence.keep=true"), "{answer}");
+
+    // Without its values, an installation with an etcd of its own would get one of the chart.
+    let message = "would give all tenants an empty one";
+    let answer = upgrade("etcd.enabled=true").await;
+    assert!(!answer.contains(message), "{answer}");
+    let own =
+        json!({"etcd": {"enabled": false}, "external": {"authoritySecret": "ca", "endpoints": ["https://e:2379"]}});
+    let all = template(&json!({"datastore": own})).await.unwrap();
+    let mut all = all.iter();
+    let control = all
+        .find(|document| named(document) == "Deployment/berth-control")
+        .unwrap();
+    apply(client, "", control).await.unwrap();
+    let answer = upgrade("etcd.enabled=true").await;
+    assert!(answer.contains(message), "{answer}");
+    let answer = upgrade(external).await;
+    assert!(!answer.contains(message), "{answer}");
 }
