@@ -19,7 +19,9 @@ use k8s_openapi::{
         apps::v1::Deployment,
         batch::v1::{CronJob, Job},
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount},
+        core::v1::{
+            ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service, ServiceAccount,
+        },
         flowcontrol::v1::FlowSchema,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
@@ -135,6 +137,7 @@ async fn left(client: &Client) -> Vec<String> {
     named::<RoleBinding>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<Secret>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<ConfigMap>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
+    named::<ResourceQuota>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<Lease>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     named::<PersistentVolumeClaim>(Api::namespaced(all.clone(), SYSTEM), &mut left).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
