@@ -111,13 +111,14 @@ fn networks_of_pods(node: &Node) -> impl Iterator<Item = &str> {
     listed.chain(first).map(String::as_str)
 }
 
-/// The networks that control's arguments close.
+/// The networks that control's arguments close, among texts that are no networks.
 fn blocked_by(control: &Deployment) -> impl Iterator<Item = &str> {
     let pod = control.spec.template.spec.iter();
     let arguments = pod.flat_map(|pod| &pod.containers);
     let arguments = arguments.flat_map(|container| container.args.iter().flatten());
     arguments
-        .filter_map(|argument| argument.strip_prefix(BLOCKED))
+        // The network may be an argument of its own: no other one is a network.
+        .map(|argument| argument.strip_prefix(BLOCKED).unwrap_or(argument))
         .flat_map(|list| list.split(','))
 }
 

@@ -272,6 +272,8 @@ fn pods_outside_of_the_networks_of_nodes_are_named_unless_control_blocks_these()
     }
     let blocked = json!(["--log-format=json", "--blocked-cidr=172.16.0.0/12,10.245.0.0/16"]);
     assert_eq!(with("kube-system", "Pod", "10.245.0.9", blocked), none);
+    let apart = json!(["--blocked-cidr", "10.245.0.0/16", "--log-format=json"]);
+    assert_eq!(with("kube-system", "Pod", "10.245.0.9", apart), none);
     // Tenants decide on endpoints of theirs.
     assert_eq!(with("berth-vision", "Pod", "10.245.0.9", json!([])), none);
     assert_eq!(with("kube-system", "Node", "10.245.0.9", json!([])), none);
