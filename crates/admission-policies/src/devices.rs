@@ -67,11 +67,15 @@ fn build_pod_group_policy() -> AdmissionPolicy {
 }
 
 /// The scheduler goes by the priority of a group in its queue and when it looks for pods to preempt. On shared nodes these could be others'.
+///
+/// Where groups have no priorities, as in 1.36 without the feature gate `WorkloadAwarePreemption`, the API server takes the fields off before it asks. Elsewhere
+/// it has set the priority by then.
 fn validate_group_priority() -> Validation {
     let (prefix, never) = (PriorityBand::NAME_PREFIX, PriorityBand::NEVER_SUFFIX);
     validation(
         format!(
-            "{} || ({} && (variables.sharedPools.size() == 0 || !variables.priorityClass.startsWith('{prefix}') || \
+            "{} || (variables.priorityClass == '' && !has(object.spec.priority)) || \
+             ({} && (variables.sharedPools.size() == 0 || !variables.priorityClass.startsWith('{prefix}') || \
              variables.priorityClass.endsWith('{never}')))",
             is_unchanged("priorityClassName"),
             cel::is_priority_of_class("variables.priorityClass")
@@ -195,6 +199,7 @@ mod tests {
         assert_eq!(
             expression,
             "(oldObject != null && object.spec.?priorityClassName.orValue('') == oldObject.spec.?priorityClassName.orValue('')) || \
+             (variables.priorityClass == '' && !has(object.spec.priority)) || \
              ((variables.priorityClass in variables.priorityClasses || \
              (variables.priorityClass == '' && !variables.priorityClasses.exists(p, p.startsWith('berth-')))) && \
              (variables.sharedPools.size() == 0 || !variables.priorityClass.startsWith('berth-') || \

@@ -9,7 +9,7 @@
 //! | `selectors` | narrowed to the tenant and the namespace; where there is none, it becomes one of all pods of the namespace in the tenant |
 //! | `deniedFields` and fields that are not listed | denied by name |
 //! | `spec.resourceClaims` of a PodGroup | denied, whatever the class lists |
-//! | `priority`, `priorityClassName` and `preemptionPolicy` in the spec of a PodGroup or CompositePodGroup | those of the step of the class's band that the priority falls on, as of its pods; none without a band |
+//! | `priority`, `priorityClassName` and `preemptionPolicy` in the spec of a PodGroup or CompositePodGroup | those of the step of the class's band that the priority falls on, as of its pods; none without a band. They cannot change |
 //! | status | comes back, with the tenant's names |
 
 use super::pod::group_priority_class;
@@ -27,7 +27,7 @@ use crate::{
         pod_selector, sizes,
     },
 };
-use berth_api::sync_policy::{PriorityBand, SyncPolicy, SyncedKind};
+use berth_api::sync_policy::{SyncPolicy, SyncedKind};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeSet,
@@ -123,13 +123,7 @@ impl CustomKind {
             }
         }
         let mut copied = Value::Object(copied);
-        if self.is_group_of_pods()
-            && let Some(spec) = copied.get_mut("spec").and_then(Value::as_object_mut)
-        {
-            for field in PRIORITY {
-                spec.remove(field);
-            }
-        }
+        self.remove_priority(&mut copied);
         for path in &self.rules.denied_fields {
             json::each(&copied, path, &mut |value| {
                 if !json::is_unset(value) {
@@ -178,7 +172,18 @@ impl CustomKind {
         self.rules.group == SCHEDULING && GROUPS_OF_PODS.contains(&self.rules.resource.as_str())
     }
 
-    /// Gives a group of pods a priority of the tenant's band, as its pods have one. A group that is on the host keeps its own, which cannot change.
+    fn remove_priority(&self, object: &mut Value) {
+        if self.is_group_of_pods()
+            && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+        {
+            for field in PRIORITY {
+                spec.remove(field);
+            }
+        }
+    }
+
+    /// Gives a group of pods a priority of the tenant's band, as its pods have one. A group that is on the host keeps its own, which cannot change: fields that
+    /// an apply leaves out would be removed.
     fn set_priority(&self, cache: &Cache, name: &Name, object: &Value, copied: &mut Value, issues: &mut FieldIssues) {
         if !self.is_group_of_pods() {
             return;
@@ -192,13 +197,13 @@ impl CustomKind {
             issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
         }
         let kind = cache.find_kind_by_name(self.label);
-        let class = match kind.and_then(|kind| cache.stores.host(kind).get(name)) {
-            Some(live) => json::filled(&live.object(), &["spec", "priorityClassName"])
-                .filter(|class| class.starts_with(PriorityBand::NAME_PREFIX))
-                .map(ToOwned::to_owned),
-            None => group_priority_class(cache, &object["spec"]),
-        };
-        if let Some(class) = class {
+        if let Some(live) = kind.and_then(|kind| cache.stores.host(kind).get(name)) {
+            let live = live.object();
+            let kept = PRIORITY
+                .iter()
+                .filter_map(|field| Some((*field, live["spec"].get(*field)?)));
+            spec.extend(kept.map(|(field, value)| (field.to_owned(), value.clone())));
+        } else if let Some(class) = group_priority_class(cache, &object["spec"]) {
             spec.insert("priorityClassName".into(), class.into());
         }
     }
@@ -279,6 +284,12 @@ impl ToHost for CustomKind {
             json!({"labels": metadata::labels(object, &[], &self.rules.labels), "annotations": annotations});
         sizes::check_object(&copied, &mut issues);
         issues.into_result(copied)
+    }
+
+    fn mutable_part(&self, desired: &Value) -> Value {
+        let mut mutable = desired.clone();
+        self.remove_priority(&mut mutable);
+        mutable
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::{store::Stored, tenant::test_tenant};
 use crate::registry;
-use berth_api::sync_policy::FieldReference;
+use berth_api::sync_policy::{FieldReference, PriorityBand};
 use jiff::Timestamp;
 use std::sync::Arc;
 
@@ -227,18 +227,49 @@ fn groups_of_pods_have_priorities_of_the_band() {
         "berth-default-11-never",
         "others' pods are there"
     );
-    // What a group on the host has cannot change.
-    let id = shared.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
-    for (version, on_host, expected) in [
-        ("1", json!("berth-default-3"), json!("berth-default-3")),
-        ("2", json!("normal"), Value::Null),
-        ("3", Value::Null, Value::Null),
+}
+
+/// An API server refuses a group whose priority changes, and an apply removes what it leaves out.
+#[test]
+fn groups_of_pods_on_the_host_keep_their_priority() {
+    let cache = cache_with_groups(|policy| policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 11 }));
+    let id = cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+    let rules = cache.rules_to_host(id).unwrap();
+    let name = Name::new("research", "ring");
+    let spec = |count: u32| json!({"schedulingPolicy": {"gang": {"minCount": count}}, "priority": 7});
+    let translate = |count: u32| {
+        let group = json!({"metadata": {}, "spec": spec(count)});
+        rules.translate(&cache, &name, &group).unwrap().object
+    };
+    let created = translate(2);
+    assert_eq!(created["spec"]["priorityClassName"], "berth-default-2");
+    for (version, kept) in [
+        ("1", json!({"priorityClassName": "berth-default-2", "priority": 2})),
+        (
+            "2",
+            json!({"priorityClassName": "berth-other-3", "priority": 3, "preemptionPolicy": "Never"}),
+        ),
+        // By the host's default, and of a host whose groups have none.
+        ("3", json!({"priorityClassName": "normal", "priority": 5})),
+        ("4", json!({})),
     ] {
-        let live = json!({"metadata": {"name": "x", "namespace": "h", "resourceVersion": version},
-            "spec": {"priorityClassName": on_host}});
-        shared.stores.host(id).written(name.clone(), Stored::new(&live));
-        assert_eq!(class(&shared, &critical), expected, "{on_host}");
+        let mut live = json!({"metadata": {"name": "x", "namespace": "h", "resourceVersion": version}, "spec": kept});
+        live["spec"]["schedulingPolicy"] = created["spec"]["schedulingPolicy"].clone();
+        cache.stores.host(id).written(name.clone(), Stored::new(&live));
+        let same = translate(2);
+        assert_eq!(same["spec"], live["spec"], "{kept}");
+        // It is not written because of that.
+        assert_eq!(rules.mutable_part(&same), rules.mutable_part(&created), "{kept}");
+        assert_ne!(rules.mutable_part(&translate(3)), rules.mutable_part(&created));
     }
+}
+
+#[test]
+fn priorities_of_other_kinds_are_fields_like_others() {
+    let cache = cache();
+    let (_, rules) = rules(&cache);
+    let object = json!({"spec": {"priority": 7, "priorityClassName": "high"}});
+    assert_eq!(rules.mutable_part(&object), object);
 }
 
 #[test]

@@ -348,11 +348,15 @@ impl ObjectSync<'_> {
     }
 }
 /// Whether the host has what another object needs. Of a claim of devices that the tenant has deleted and made again it must be the new one: a
-/// host pod with the one before would be replaced again and again. So must a template of claims: the one before is about to go.
+/// host pod with the one before would be replaced again and again. So must a template of claims: the one before is about to go. So must a PodGroup: pods that
+/// name it would keep the one before on the host, by its finalizer, and wait for as many pods as that one has.
 fn is_on_host(cache: &Cache, key: &Key) -> bool {
     let tenant = cache.stores.tenant(key.kind).get(&key.name);
     let is_this = |host: &Stored| {
-        let must_be_new = matches!(key.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate);
+        let must_be_new = matches!(
+            key.kind,
+            KindId::ResourceClaim | KindId::ResourceClaimTemplate | KindId::Custom(_)
+        );
         !must_be_new || tenant.as_ref().is_none_or(|tenant| is_origin(tenant, host))
     };
     cache
@@ -360,4 +364,43 @@ fn is_on_host(cache: &Cache, key: &Key) -> bool {
         .host(key.kind)
         .get(&key.name)
         .is_some_and(|host| is_this(&host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::test_engine::{engine_of, tenant};
+    use berth_api::sync_policy::{SyncPolicy, SyncedKind};
+    use berth_sync_rules::model::resource::Name;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn pods_wait_for_the_group_that_was_made_again() {
+        let policy = SyncPolicy {
+            kinds: vec![SyncedKind {
+                group: "scheduling.k8s.io".into(),
+                version: "v1beta1".into(),
+                kind: "PodGroup".into(),
+                resource: "podgroups".into(),
+                ..SyncedKind::default()
+            }],
+            ..SyncPolicy::default()
+        };
+        let engine = engine_of(tenant(policy));
+        let kind = engine.cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+        let key = kind.key(Name::new("team", "ring"));
+        let stores = &engine.cache.stores;
+        let in_tenant = |uid: &str, version: &str| {
+            let group = json!({"metadata": {"name": "ring", "uid": uid, "resourceVersion": version}});
+            stores.tenant(kind).watched(key.name.clone(), Stored::new(&group));
+        };
+        in_tenant("first", "1");
+        assert!(!is_on_host(&engine.cache, &key));
+        let on_host = json!({"metadata": {"name": "x", "uid": "h", "resourceVersion": "2",
+            "annotations": {labels::ORIGIN_UID: "first"}}});
+        stores.host(kind).watched(key.name.clone(), Stored::new(&on_host));
+        assert!(is_on_host(&engine.cache, &key));
+        in_tenant("second", "3");
+        assert!(!is_on_host(&engine.cache, &key), "the one before is about to go");
+    }
 }

@@ -18,6 +18,7 @@ mod storage;
 
 mod dra;
 mod evictions;
+mod groups;
 mod nodes;
 mod placement;
 mod pod_credentials;

@@ -41,10 +41,8 @@ fn policy() -> SyncPolicy {
     policy
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_of_a_class() {
-    let mut clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
-    // Objects that control makes for the class, and objects of the platform.
+/// Makes the PriorityClasses of the class's band on the host, as control does.
+pub async fn make_priority_classes(clusters: &Clusters) {
     let classes: Api<PriorityClass> = Api::all(clusters.host_admin.clone());
     for step in 0..PRIORITY_STEPS {
         for (preempts, how) in [(true, "PreemptLowerPriority"), (false, "Never")] {
@@ -54,6 +52,13 @@ async fn pods_of_a_class() {
             create(&classes, class).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_class() {
+    let mut clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
+    make_priority_classes(&clusters).await;
+    // Objects of the platform.
     let runtime_classes: Api<RuntimeClass> = Api::all(clusters.host_admin.clone());
     for name in ["kata", "of-the-platform"] {
         let overhead = json!({"podFixed": {"memory": "64Mi"}});

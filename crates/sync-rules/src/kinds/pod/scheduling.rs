@@ -92,7 +92,7 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
         SchedulingMode::Tenant => deny_devices(cache, source, issues),
     }
     spec.insert("tolerations".into(), tolerations(cache, source, issues).into());
-    priority(cache, source, spec, issues);
+    priority(cache, name, source, spec, issues);
 }
 
 /// Adds on which nodes the host pod may run.
@@ -178,7 +178,7 @@ fn group(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Valu
     }
 }
 
-fn priority(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
+fn priority(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let class = json::filled(source, &["priorityClassName"]);
     let mut note = |why: &str| issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
     if cache.tenant.policy.pods.priority.is_none() {
@@ -193,7 +193,7 @@ fn priority(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues
     let is_in_group = source
         .get("schedulingGroup")
         .is_some_and(|group| !json::is_unset(group));
-    let may_preempt = !is_in_group || may_groups_preempt(cache);
+    let may_preempt = !is_in_group || group_preempts(cache, name, source).unwrap_or_else(|| may_groups_preempt(cache));
     if let Some(host) = priority_class(cache, source, may_preempt) {
         spec.insert("priorityClassName".into(), host.into());
     }
@@ -216,6 +216,22 @@ pub(super) fn priority_class(cache: &Cache, source: &Value, may_preempt: bool) -
 /// whose pods have another priority or preempt otherwise, so that where some of them may run on shared nodes, none preempts.
 pub fn group_priority_class(cache: &Cache, source: &Value) -> Option<String> {
     priority_class(cache, source, may_groups_preempt(cache))
+}
+
+/// Whether the PodGroup of a pod with this spec preempts others on the host. None if it is not there, or has no priority of a band. What the group has cannot
+/// change, and its pods must have the same: the tenant may have got shared pools since then, or none any more.
+pub(super) fn group_preempts(cache: &Cache, name: &Name, source: &Value) -> Option<bool> {
+    let group = json::filled(source, &["schedulingGroup", "podGroupName"])?;
+    let kind = cache.find_kind_by_name(POD_GROUP)?;
+    let live = cache
+        .stores
+        .host(kind)
+        .get(&Name::new(&name.namespace, group))?
+        .object();
+    let class = json::text(&live, &["spec", "priorityClassName"])?;
+    class
+        .starts_with(PriorityBand::NAME_PREFIX)
+        .then(|| !class.ends_with(PriorityBand::NEVER_SUFFIX))
 }
 
 fn may_groups_preempt(cache: &Cache) -> bool {

@@ -8,13 +8,13 @@
 //! | hostUsers | `false`, if the class requires that; pods that say `true` stay on own nodes |
 //! | seccompProfile | `RuntimeDefault` if the pod names none, whatever the class says; Windows pods stay on own nodes |
 //! | capabilities | every container drops `NET_RAW`, with which it could send packets as another tenant's pod |
-//! | priority | as elsewhere, but such pods never preempt: the victims could be others' |
+//! | priority | as elsewhere, but such pods never preempt: the victims could be others'. New pods of a PodGroup that preempts stay on own nodes |
 //!
 //! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
 use super::{
     placement,
-    scheduling::{NODE_TERMS, priority_class},
+    scheduling::{NODE_TERMS, group_preempts, priority_class},
     security,
     tables::CONTAINERS,
 };
@@ -30,6 +30,10 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
     let rules = &cache.tenant.policy.shared_nodes;
     let pools = pools(cache, name, rules);
     if pools.is_empty() || placement::mode(cache, source) != SchedulingMode::Host || !may_share(source, spec, rules) {
+        return Vec::new();
+    }
+    let is_new = !cache.stores.host(KindId::Pod).contains(name);
+    if is_new && group_preempts(cache, name, source) == Some(true) {
         return Vec::new();
     }
     let Some(terms) = terms(&cache.tenant.slug, &pools, spec) else {
@@ -163,7 +167,7 @@ mod tests {
     use crate::registry;
     use crate::{
         kinds::pod::Pods,
-        model::{ToHost, tenant::test_tenant},
+        model::{ToHost, store::Stored, tenant::test_tenant},
     };
     use berth_api::sync_policy::{PriorityBand, SyncedKind};
     use std::sync::Arc;
@@ -176,6 +180,16 @@ mod tests {
         policy.devices.classes = vec!["*".into()];
         change(&mut policy.shared_nodes);
         registry::new_cache(tenant)
+    }
+
+    fn pod_groups() -> SyncedKind {
+        SyncedKind {
+            group: "scheduling.k8s.io".into(),
+            version: "v1beta1".into(),
+            kind: "PodGroup".into(),
+            resource: "podgroups".into(),
+            ..SyncedKind::default()
+        }
     }
 
     /// The host pod of a pod with this spec.
@@ -320,13 +334,7 @@ mod tests {
             let mut tenant = cache(|rules| rules.pools = pools.iter().map(|pool| (*pool).to_owned()).collect()).tenant;
             let policy = Arc::make_mut(&mut tenant.policy);
             policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
-            policy.kinds = vec![SyncedKind {
-                group: "scheduling.k8s.io".into(),
-                version: "v1beta1".into(),
-                kind: "PodGroup".into(),
-                resource: "podgroups".into(),
-                ..SyncedKind::default()
-            }];
+            policy.kinds = vec![pod_groups()];
             let cache = registry::new_cache(tenant);
             let alone = json!({"runtimeClassName": "nvidia"});
             let in_group = json!({"runtimeClassName": "nvidia", "schedulingGroup": {"podGroupName": "ring"}});
@@ -334,6 +342,44 @@ mod tests {
         };
         assert_eq!(classes(&[]), ["berth-default-1", "berth-default-1"]);
         assert_eq!(classes(&["cpu"]), ["berth-default-1", "berth-default-1-never"]);
+    }
+
+    /// A group keeps its priority when its tenant gets shared pools, or has none any more.
+    #[test]
+    fn new_pods_of_a_group_on_the_host_preempt_as_it_does() {
+        let pods = |pools: &[&str], of_group: &str| {
+            let mut tenant = cache(|rules| rules.pools = pools.iter().map(|pool| (*pool).to_owned()).collect()).tenant;
+            let policy = Arc::make_mut(&mut tenant.policy);
+            policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
+            policy.kinds = vec![pod_groups()];
+            let cache = registry::new_cache(tenant);
+            let id = cache.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
+            let group = json!({"metadata": {"name": "x", "namespace": "h", "resourceVersion": "1"},
+                "spec": {"priorityClassName": of_group}});
+            let ring = Name::new("research", "ring");
+            cache.stores.host(id).written(ring, Stored::new(&group));
+            let in_group = json!({"schedulingGroup": {"podGroupName": "ring"}});
+            let gpu = json!({"schedulingGroup": {"podGroupName": "ring"}, "runtimeClassName": "nvidia"});
+            [in_group, gpu].map(|fields| {
+                let pod = host(&cache, &fields);
+                (shares(&pod), pod["spec"]["priorityClassName"].clone())
+            })
+        };
+        let (preempts, never) = (json!("berth-default-1"), json!("berth-default-1-never"));
+        assert_eq!(
+            pods(&["cpu"], "berth-default-1"),
+            [(false, preempts.clone()), (false, preempts)]
+        );
+        assert_eq!(
+            pods(&["cpu"], "berth-default-1-never"),
+            [(true, never.clone()), (false, never.clone())]
+        );
+        assert_eq!(
+            pods(&[], "berth-default-1-never"),
+            [(false, never.clone()), (false, never.clone())]
+        );
+        // It says nothing about the class of the tenant.
+        assert_eq!(pods(&["cpu"], "normal"), [(true, never.clone()), (false, never)]);
     }
 
     #[test]
