@@ -188,7 +188,7 @@ impl From<kube::Error> for CleanUpError {
 /// Whether control is installed and not being deleted, as it is for a while with `helm uninstall --cascade foreground`.
 async fn is_installed(client: &Client) -> kube::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    let control = deployments.get_opt(CONTROL).await?;
+    let control = optional(deployments.get(CONTROL).await)?;
     Ok(control.is_some_and(|control| control.metadata.deletion_timestamp.is_none()))
 }
 
