@@ -28,4 +28,4 @@ pub use item::{Identity, Item, LineKey};
 pub use meter::{Cut, Meter, Observed};
 pub use price::{Cost, Price, PriceBook, PriceError, PriceErrors, Priced};
 pub use record::is_expired;
-pub use report::{GroupBy, GroupByError, Query, Report, Row, report};
+pub use report::{GroupBy, Query, Report, Row, report};

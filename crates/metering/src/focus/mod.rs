@@ -83,7 +83,7 @@ pub struct Focus {
 
 /// The rows of the usage that a query is about, whatever its groups. `provider` is the name of the platform team or its company.
 ///
-/// Usage that has prices in several currencies has a row in each: choose one with [`PriceBook::only_currency`].
+/// Usage that has prices in several currencies has a row in each. For one row, make the book of the RateCards of one currency.
 pub fn focus<'a>(
     records: impl IntoIterator<Item = &'a UsageRecord>,
     prices: &PriceBook,

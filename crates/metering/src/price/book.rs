@@ -95,13 +95,6 @@ impl PriceBook {
         }
     }
 
-    /// The prices of one currency only.
-    #[must_use]
-    pub fn only_currency(mut self, currency: &str) -> Self {
-        self.currencies.retain(|other, _| other == currency);
-        self
-    }
-
     /// The currencies of the prices, in the order of the alphabet.
     pub fn currencies(&self) -> impl Iterator<Item = &str> + '_ {
         self.currencies.keys().map(String::as_str)

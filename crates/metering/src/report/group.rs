@@ -3,7 +3,6 @@
 use super::RecordInScope;
 use crate::item::LineKey;
 use jiff::civil::Date;
-use std::str::FromStr;
 
 /// What the usage of a group has in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,19 +80,5 @@ impl GroupBy {
             Self::Day => Some(day.to_string()),
             Self::Month => Some(record.month().to_string()),
         }
-    }
-}
-
-/// A text is not the name of a [`GroupBy`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no group; use one of {names}", names = GroupBy::ALL.map(GroupBy::name).join(", "))]
-pub struct GroupByError(String);
-
-impl FromStr for GroupBy {
-    type Err = GroupByError;
-
-    fn from_str(text: &str) -> Result<Self, GroupByError> {
-        let found = Self::ALL.into_iter().find(|group| group.name() == text);
-        found.ok_or_else(|| GroupByError(text.into()))
     }
 }

@@ -5,7 +5,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-pub use group::{GroupBy, GroupByError};
+pub use group::GroupBy;
 pub use scope::Query;
 use scope::{Latest, RecordLines};
 pub(crate) use scope::{RecordInScope, in_scope};

@@ -339,19 +339,6 @@ fn a_tenant_without_a_record_of_the_days_is_missing_if_it_used_something_before_
 }
 
 #[test]
-fn groups_have_names() {
-    for group in GroupBy::ALL {
-        assert_eq!(group.name().parse::<GroupBy>(), Ok(group));
-    }
-    let error = "team".parse::<GroupBy>().unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("\"team\" is no group; use one of tenant, namespace, ")
-    );
-}
-
-#[test]
 fn records_without_a_month_are_left_out() {
     let mut records = records();
     for record in &mut records {
