@@ -39,7 +39,7 @@ pub(super) async fn delete_all(client: &Client, tenant: &TenantId) -> Result<(),
 }
 
 /// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable. Returns
-/// how many these were.
+/// how many were deleted now: others may be held since an earlier deletion.
 ///
 /// # Errors
 /// The host refuses or does not answer. Some may be deleted by then.
@@ -62,7 +62,7 @@ fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
     addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
 }
 
-/// Deletes the slices that must go, page by page, and returns how many there are. One that cannot be deleted keeps no other one, and one that is being
+/// Deletes the slices that must go, page by page, and returns how many these were. One that cannot be deleted keeps no other one, and one that is being
 /// deleted is left to those who hold it.
 async fn delete_those<K>(
     client: &Client,
@@ -92,13 +92,11 @@ where
         for slice in page.items {
             let metadata = slice.meta().clone();
             let readable = slice.readable();
-            if goes(readable.as_ref()) {
-                count += 1;
-                if !is_held(readable.as_ref()) {
-                    found.push(metadata);
-                }
+            if goes(readable.as_ref()) && !is_held(readable.as_ref()) {
+                found.push(metadata);
             }
         }
+        count += found.len();
         let deleted = delete_several(&slices, found).await;
         failed.note(deleted.map_err(api("delete the tenant's own EndpointSlices")));
         let Some(token) = next else {

@@ -3,7 +3,7 @@
 use super::{
     super::memory::Tenants,
     fixture::Fixture,
-    own_endpoints::{HOST, MACHINE, POD, insert, names, offer_machines},
+    own_endpoints::{HOST, MACHINE, POD, hold, insert, names, offer_machines},
 };
 use crate::testing::ScriptedRuntime;
 use berth_sync_rules::kinds::endpoint_slice::SYNCER;
@@ -152,6 +152,19 @@ async fn a_deletion_that_fails_is_tried_again() {
     assert!(events(&fixture).is_empty());
     fixture.host.refuse_writes(None);
     assert!(Box::pin(time_until_closed(&mut fixture, 2 * PAUSE)).await.is_some());
+}
+
+/// They are listed again every two minutes, and are as they were.
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_somebody_holds_are_reported_once() {
+    let mut fixture = Box::pin(ready()).await;
+    hold(&fixture, "ghost");
+    fixture.stored.is_syncer_gone.store(true, Ordering::SeqCst);
+    assert_eq!(Box::pin(time_until_closed(&mut fixture, LONG)).await, None);
+    assert!(count_lists(&fixture) > 2);
+    assert_eq!(fixture.context.own_slices_deleted.get(), 2);
+    assert_eq!(events(&fixture).len(), 1);
+    assert!(message(&fixture).contains("were deleted"), "{}", message(&fixture));
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,6 +30,13 @@ pub(super) fn insert(fixture: &Fixture, name: &str, manager: &str, addresses: &[
     fixture.host.insert(&path(fixture, name), slice);
 }
 
+/// Somebody holds a slice with a finalizer: it stays when it is deleted.
+pub(super) fn hold(fixture: &Fixture, name: &str) {
+    let mut held = fixture.host.get(&path(fixture, name)).unwrap();
+    held["metadata"]["finalizers"] = json!(["a.example.com/f"]);
+    fixture.host.insert(&path(fixture, name), held);
+}
+
 /// Gives the tenant a class that offers the network of [`MACHINE`].
 pub(super) fn offer_machines(fixture: &Fixture) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
@@ -99,9 +106,7 @@ async fn endpoints_of_a_tenant_that_is_deleted_go_although_a_component_does_not_
 async fn what_somebody_holds_is_not_deleted_again_and_again() {
     let mut fixture = Box::pin(fixture_with_stubborn_pod()).await;
     insert(&fixture, "held", SYNCER, &[POD]);
-    let mut held = fixture.host.get(&path(&fixture, "held")).unwrap();
-    held["metadata"]["finalizers"] = json!(["a.example.com/f"]);
-    fixture.host.insert(&path(&fixture, "held"), held);
+    hold(&fixture, "held");
     insert(&fixture, "other", SYNCER, &[POD]);
     delete(&fixture);
     for _ in 0..3 {
