@@ -114,7 +114,10 @@ async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
     apply(client, "", &etcd(1).await).await.unwrap();
     dry_run(client, &etcd(1).await).await.unwrap();
     let refusal = dry_run(client, &etcd(3).await).await.unwrap_err().to_string();
-    assert!(refusal.contains("updates to statefulset spec"), "{refusal}");
+    assert!(
+        refusal.contains("spec.selector") && refusal.contains("immutable"),
+        "{refusal}"
+    );
 
     let chart = chart().display().to_string();
     // What Helm says. It also finds objects here that it has not installed.

@@ -1,7 +1,7 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
 use berth_control::{
-    metrics::{ActionLabels, Metrics, ReconcileLabels, TenantLabels},
+    metrics::{ActionLabels, Metrics, PoolLabels, ReconcileLabels, TenantLabels, UnrequestedGpuLabels},
     syncer_report::SyncerReport,
 };
 use berth_tests::helm::chart;
@@ -108,6 +108,17 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
     };
     metrics_of_control.syncers.record(&labels, Some(report));
     metrics_of_control.syncers.record_asleep(&labels, Some(true));
+    let pool = String::from("h100");
+    let unrequested = UnrequestedGpuLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+        pool: pool.clone(),
+        node: "idle",
+    };
+    metrics_of_control.unrequested_gpus.set_all([(unrequested, 8)]);
+    let pool = PoolLabels { pool };
+    metrics_of_control.repair.not_ready_nodes.set_all([(pool.clone(), 1)]);
+    metrics_of_control.repair.repair_allowed.set_all([(pool, 1)]);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();

@@ -2,8 +2,11 @@
 
 use super::{StolenCredential, expect_denied, rbac, wait_until_served, with};
 use berth_api::labels;
-use berth_tests::wait::{SOON, until};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use berth_tests::wait::{SOON, until, until_true};
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolumeClaim},
+    scheduling::v1::PriorityClass,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -250,8 +253,22 @@ pub(super) async fn groups_of_pods(credential: &StolenCredential, admin: &Client
     };
     let of_class = |name: &str| group(&json!({"priorityClassName": name}));
     wait_until_served(credential, &of_class("berth-policies-3-never")).await;
+    let classes: Api<PriorityClass> = Api::all(admin.clone());
+    let urgent = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "platform-urgent"}, "value": 1_000_000});
+    let params = PatchParams::apply("berth-tests");
+    classes
+        .patch("platform-urgent", &params, &Patch::Apply(&urgent))
+        .await
+        .unwrap();
+    let urgent = of_class("platform-urgent");
+    // An API server that does not know the class yet says so itself.
+    until_true("the API server knows the class", SOON, async || {
+        let refusal = credential.create(&urgent).await.unwrap_err();
+        !refusal.to_string().contains("no PriorityClass")
+    })
+    .await;
     for denied in [
-        of_class("system-node-critical"),
+        urgent,
         // The host's default priority.
         group(&json!({})),
         // The tenant has a shared pool, where others' pods are.
