@@ -112,6 +112,25 @@ impl Item {
 }
 
 #[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use berth_api::NodeMode;
+
+    /// GPUs of the pool h100 of the Project vision in the Organization research.
+    pub(crate) fn gpus() -> LineKey {
+        LineKey {
+            pool_name: Some("h100".into()),
+            gpu_product: Some("H100".into()),
+            mode: Some(NodeMode::Dynamic),
+            class_name: Some("gold".into()),
+            project_name: Some("vision".into()),
+            organization_name: Some("research".into()),
+            ..LineKey::new(UsageResource::Gpu)
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,21 +1,9 @@
 use super::*;
-use crate::{calendar::Month, record};
-use berth_api::{NodeMode, RateCard, UsageResource, UsageTenant};
+use crate::{calendar::Month, item::testing::gpus, record};
+use berth_api::{RateCard, UsageResource, UsageTenant};
 use jiff::civil::date;
 use serde_json::json;
 use std::collections::BTreeMap;
-
-fn gpus() -> LineKey {
-    LineKey {
-        pool_name: Some("h100".into()),
-        gpu_product: Some("H100".into()),
-        mode: Some(NodeMode::Dynamic),
-        class_name: Some("gold".into()),
-        project_name: Some("vision".into()),
-        organization_name: Some("research".into()),
-        ..LineKey::new(UsageResource::Gpu)
-    }
-}
 
 fn storage() -> LineKey {
     LineKey {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::item::LineKey;
-use berth_api::{NodeMode, RateCard, UsageResource};
+use crate::item::testing::gpus;
+use berth_api::{RateCard, UsageResource};
 use jiff::civil::{Date, date};
 use serde_json::{Value, json};
 
@@ -20,19 +21,6 @@ fn simple(name: &str, targets: &Value, rates: &Value) -> RateCard {
 
 fn day() -> Date {
     date(2026, 11, 5)
-}
-
-/// GPUs of the pool h100 of the Project vision in the Organization research.
-fn gpus() -> LineKey {
-    LineKey {
-        pool_name: Some("h100".into()),
-        gpu_product: Some("H100".into()),
-        mode: Some(NodeMode::Dynamic),
-        class_name: Some("gold".into()),
-        project_name: Some("vision".into()),
-        organization_name: Some("research".into()),
-        ..LineKey::new(UsageResource::Gpu)
-    }
 }
 
 /// What an hour costs: currency, card, price and cost.
