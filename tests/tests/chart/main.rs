@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod alerts;
+mod gateway;
 mod images;
 mod installers;
 mod monitoring;
