@@ -78,9 +78,6 @@ where
     let slices: Slices = Api::namespaced(client.clone(), &namespace);
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
-    // Of one that cannot be read nothing is known.
-    let goes = |slice: Option<&K>| slice.is_none_or(&must_go);
-    let is_held = |slice: Option<&K>| slice.is_some_and(|slice| slice.meta().deletion_timestamp.is_some());
     let mut failed = FirstError::<ReconcileError>::default();
     let mut count = 0;
     loop {
@@ -91,8 +88,11 @@ where
         let mut found = Vec::new();
         for slice in page.items {
             let metadata = slice.meta().clone();
-            let readable = slice.readable();
-            if goes(readable.as_ref()) && !is_held(readable.as_ref()) {
+            // Of one that cannot be read nothing is known.
+            if slice
+                .readable()
+                .is_none_or(|slice| must_go(&slice) && slice.meta().deletion_timestamp.is_none())
+            {
                 found.push(metadata);
             }
         }
