@@ -26,33 +26,40 @@ fn a_minimum_that_can_never_be_met_keeps_no_node() {
     assert_eq!(reserved(&made, "b"), 0, "n1 may come: {}", describe(&made));
 }
 
+/// Two minimums within their nominal quotas: the older one, of o, lacks a node more than can be reclaimed, and t's lacks two. The nodes of d are within
+/// its own nominal quota.
+const OWED: &str = "
+    pool h100 gpus=8 grace=300
+    quota o nominal=40
+    quota t nominal=16
+    quota d nominal=16
+    tenant o quota=o
+    group o/private h100 5..5
+    tenant t quota=t
+    group t/private h100 2..2
+    tenant d quota=d
+    group d/g h100 0..8
+    tenant b
+    group b/g h100 0..8
+    node n1..n4 b/g used=8 age=7200
+    node n5..n6 d/g used=8 age=7200
+";
+
+/// A fleet like [`OWED`] in which the quota of o is below another one, so that its depth comes first.
+fn with_deeper_quota(fleet: &str) -> String {
+    fleet.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above")
+}
+
 #[test]
 fn a_minimum_that_cannot_be_met_takes_no_node_that_is_reclaimed_for_another() {
-    let text = "
-        pool h100 gpus=8 grace=300
-        quota o nominal=40
-        quota t nominal=16
-        quota d nominal=16
-        tenant o quota=o
-        group o/private h100 5..5
-        tenant t quota=t
-        group t/private h100 2..2
-        tenant d quota=d
-        group d/g h100 0..8
-        tenant b
-        group b/g h100 0..8
-        node n1..n4 b/g used=8 age=7200
-        node n5..n6 d/g used=8 age=7200
-    ";
-    assert_eq!(reclaimed_in(text), ["n3", "n4"], "o lacks five");
+    assert_eq!(reclaimed_in(OWED), ["n3", "n4"], "o lacks five");
     assert_eq!(
-        reclaimed_in(&text.replace("5..5", "4..4")),
+        reclaimed_in(&OWED.replace("5..5", "4..4")),
         ["n1", "n2", "n3", "n4"],
         "the oldest"
     );
-    let deeper = text.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above");
     assert_eq!(
-        reclaimed_in(&deeper),
+        reclaimed_in(&with_deeper_quota(OWED)),
         ["n3", "n4"],
         "o cannot be met, however deep its quota is"
     );
@@ -60,23 +67,7 @@ fn a_minimum_that_cannot_be_met_takes_no_node_that_is_reclaimed_for_another() {
 
 #[test]
 fn a_minimum_that_cannot_be_met_takes_no_node_that_requests_within_their_nominal_quota_lack() {
-    let text = "
-        pool h100 gpus=8 grace=300
-        quota o nominal=40
-        quota t nominal=16
-        quota d nominal=16
-        tenant o quota=o
-        group o/private h100 5..5
-        tenant t quota=t
-        group t/g h100 0..8
-        demand t/g job 2x8 since=60
-        tenant d quota=d
-        group d/g h100 0..8
-        tenant b
-        group b/g h100 0..8
-        node n1..n4 b/g used=8 age=7200
-        node n5..n6 d/g used=8 age=7200
-    ";
+    let text = OWED.replace("t/private h100 2..2", "t/g h100 0..8\n    demand t/g job 2x8 since=60");
     for job in ["2x8", "2x8 gang"] {
         let text = text.replace("2x8", job);
         let made = plan(&read_fleet(&text));
@@ -88,8 +79,7 @@ fn a_minimum_that_cannot_be_met_takes_no_node_that_requests_within_their_nominal
             describe(&made)
         );
     }
-    let deeper = text.replace("quota o nominal=40", "quota above\nquota o nominal=40 parent=above");
-    assert_eq!(reclaimed_in(&deeper), ["n3", "n4"]);
+    assert_eq!(reclaimed_in(&with_deeper_quota(&text)), ["n3", "n4"]);
     let met = text.replace("5..5", "4..4");
     assert_eq!(
         reclaimed_in(&met),
@@ -157,41 +147,36 @@ fn a_gang_reclaims_nothing_for_a_minimum_that_would_still_lack_nodes() {
     }
 }
 
+/// A minimum that is borrowed, a gang of a higher priority that needs one domain, and work of the lowest priority in two domains.
+const DOMAINS: &str = "
+    pool h100 gpus=8 domains grace=300
+    tenant a
+    group a/private h100 4..4
+    tenant b
+    group b/g h100 0..8
+    demand b/g urgent 4x8 gang single-domain prio=5 since=60
+    tenant c
+    group c/g h100 0..16
+    node n1..n4 rack=r1 c/g used=8 age=7200
+    node n5..n8 rack=r2 c/g used=8 age=7200
+";
+
 #[test]
 fn a_gang_in_one_domain_reclaims_nothing_that_a_minimum_would_take_from_each_domain() {
-    let text = "
-        pool h100 gpus=8 domains grace=300
-        tenant a
-        group a/private h100 4..4
-        tenant b
-        group b/g h100 0..8
-        demand b/g urgent 4x8 gang single-domain prio=5 since=60
-        tenant c
-        group c/g h100 0..8
-        node n1..n4 rack=r1 c/g used=8 age=7200
-        node n5..n8 rack=r2 c/g used=8 age=7200
-    ";
-    assert_eq!(reclaimed_in(text), [""; 0], "each domain would have two nodes for it");
-    let without = text.replace("4..4", "0..4");
+    assert_eq!(
+        reclaimed_in(DOMAINS),
+        [""; 0],
+        "each domain would have two nodes for it"
+    );
+    let without = DOMAINS.replace("4..4", "0..4");
     assert_eq!(reclaimed_in(&without).len(), 4, "it would have one of them");
 }
 
 #[test]
 fn a_gang_in_one_domain_reclaims_where_there_is_enough_for_the_minimum_as_well() {
-    let text = "
-        pool h100 gpus=8 domains grace=300
-        tenant a
-        group a/private h100 4..4
-        tenant b
-        group b/g h100 0..8
-        demand b/g urgent 4x8 gang single-domain prio=5 since=60
-        tenant c
-        group c/g h100 0..16
-        node n1..n4 rack=r1 c/g used=8 age=7200
-        node n5..n12 rack=r2 c/g used=8 age=7200
-    ";
-    assert_eq!(reclaimed_in(text).len(), 8, "r1 alone has too few, and r2 has eight");
-    let seven = text.replace("n5..n12", "n5..n11");
+    let eight = DOMAINS.replace("n5..n8", "n5..n12");
+    assert_eq!(reclaimed_in(&eight).len(), 8, "r1 alone has too few, and r2 has eight");
+    let seven = DOMAINS.replace("n5..n8", "n5..n11");
     assert_eq!(reclaimed_in(&seven), [""; 0], "neither has eight");
 }
 
