@@ -13,7 +13,7 @@ use berth_local::images::{Archive, Image, catalog};
 use berth_process::binaries::{Binary, find_pinned};
 use tempfile::TempDir;
 
-/// A containerd with folders of its own.
+/// A containerd with folders of its own, and mounts that end with it, also when the test is killed.
 struct Containerd {
     process: Child,
     dir: TempDir,
@@ -35,7 +35,14 @@ impl Containerd {
         .unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "unshare",
+                "--mount",
+                "--propagation=private",
+                "--",
+            ])
             .arg(find_pinned(Binary::Containerd).unwrap())
             .arg("--config")
             .arg(&config)
@@ -54,8 +61,17 @@ impl Containerd {
         started
     }
 
+    /// A command that sees what containerd has mounted.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--mount", "--target", &self.process.id().to_string(), "--"])
+            .arg(program);
+        command
+    }
+
     fn ctr(&self, arguments: &[&str]) -> Output {
-        Command::new(find_pinned(Binary::Ctr).unwrap())
+        self.command(&find_pinned(Binary::Ctr).unwrap())
             .arg("--address")
             .arg(self.dir.path().join("socket"))
             .args(["--namespace", "k8s.io"])
@@ -127,7 +143,8 @@ async fn containerd_takes_archives_and_unpacks_programs_with_their_libraries() {
     fs::create_dir(&root).unwrap();
     let root = root.to_str().unwrap();
     containerd.ctr_output(&["images", "mount", "example.com/id:v1", root]);
-    let inside = Command::new("chroot")
+    let inside = containerd
+        .command(Path::new("chroot"))
         .args(["--userspec=65532:65532", root, "/usr/local/bin/id"])
         .output()
         .unwrap();
