@@ -2,7 +2,7 @@
 
 mod status_patch;
 
-use super::{Script, client_of};
+use super::{Script, client_of, merge};
 use http::{Method, Request, Response, header::CONTENT_TYPE};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
@@ -195,7 +195,7 @@ impl ScriptedApi {
             (&Method::GET, None) => Ok(objects.list(&target.collection, query)),
             (&Method::POST, _) => objects.create(&target, body),
             (&Method::PUT, Some(_)) => Ok(objects.store(&target.path(), body)),
-            (&Method::PATCH, Some(_)) => objects.patch(&target, body, kind, manager),
+            (&Method::PATCH, Some(_)) => objects.patch(&target, &body, kind, manager),
             (&Method::DELETE, Some(_)) => objects.delete(&target.path(), &body),
             (&Method::DELETE, None) => Ok(objects.delete_collection(&target.collection, &body)),
             _ => Err((405, "not allowed")),
@@ -309,7 +309,7 @@ impl Objects {
         match kind {
             PatchKind::Json => status_patch::carry_out(&mut object, body)
                 .ok_or((422, "the server rejected our request due to an error in our request"))?,
-            PatchKind::Merge => merge(&mut object, json!({"status": body["status"]})),
+            PatchKind::Merge => merge(&mut object, &json!({"status": body["status"]})),
             PatchKind::Apply => status_patch::apply(&mut object, manager, &body["status"]),
             PatchKind::Strategic => object["status"] = body["status"].clone(),
         }
@@ -322,7 +322,7 @@ impl Objects {
         Ok(self.store(&path, object))
     }
 
-    fn patch(&mut self, target: &Target, body: Value, kind: PatchKind, manager: Option<&str>) -> Answer {
+    fn patch(&mut self, target: &Target, body: &Value, kind: PatchKind, manager: Option<&str>) -> Answer {
         let path = target.path();
         self.contend(&path);
         let mut object = match self.by_path.get(&path) {
@@ -337,7 +337,7 @@ impl Objects {
             }
         }
         if target.subresource.is_some() {
-            return self.patch_status(target, &body, kind, manager.unwrap_or_default());
+            return self.patch_status(target, body, kind, manager.unwrap_or_default());
         }
         let before = object.clone();
         merge(&mut object, body);
@@ -407,27 +407,6 @@ fn changes_fixed(before: &Value, after: &Value) -> bool {
     let is_changed = |field: &str| !before[field].is_null() && before[field] != after[field];
     let is_immutable = before["immutable"] == true;
     ["roleRef", "addressType"].into_iter().any(is_changed) || is_immutable && is_changed("data")
-}
-
-/// A merge patch: null removes.
-fn merge(object: &mut Value, patch: Value) {
-    match patch {
-        Value::Object(fields) => {
-            if !object.is_object() {
-                *object = json!({});
-            }
-            for (key, value) in fields {
-                if value.is_null() {
-                    if let Some(object) = object.as_object_mut() {
-                        object.remove(&key);
-                    }
-                } else {
-                    merge(&mut object[&key], value);
-                }
-            }
-        }
-        value => *object = value,
-    }
 }
 
 /// Whether an object has the labels of a selector of `key=value` and `key`.

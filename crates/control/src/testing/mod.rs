@@ -40,6 +40,24 @@ pub(crate) fn make_unreadable(object: &mut Value) {
     object["metadata"]["managedFields"] = json!([writer]);
 }
 
+/// Changes an object by a merge patch (RFC 7386): null removes.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
 /// All calls that a controller makes, in order, and which of them fails.
 #[derive(Clone, Default)]
 pub(crate) struct Script(Arc<Mutex<State>>);

@@ -17,24 +17,26 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// A node after a merge patch.
-pub(crate) fn patched(node: &Node, patch: &Value) -> Node {
-    fn merge(target: &mut Value, patch: &Value) {
-        let Value::Object(fields) = patch else {
-            *target = patch.clone();
-            return;
-        };
-        if !target.is_object() {
-            *target = json!({});
-        }
-        for (key, value) in fields {
-            if value.is_null() {
-                target.as_object_mut().unwrap().remove(key);
-            } else {
-                merge(&mut target[key], value);
-            }
+/// Changes an object by a merge patch (RFC 7386): null removes.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
         }
     }
+}
+
+/// A node after a merge patch.
+pub(crate) fn patched(node: &Node, patch: &Value) -> Node {
     let mut value = serde_json::to_value(node).unwrap();
     merge(&mut value, patch);
     // The API server changes the version.

@@ -176,6 +176,7 @@ fn convert_units(requests: &Requests, round: impl Fn(i128, i128) -> i128) -> Amo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assignment::tests::merge;
     use serde_json::{Value, json};
 
     fn pod(more: &Value) -> Workload {
@@ -191,17 +192,6 @@ mod tests {
         });
         merge(&mut pod, more);
         Workload::from_pod(&serde_json::from_value(pod).unwrap()).unwrap()
-    }
-
-    fn merge(target: &mut Value, patch: &Value) {
-        match patch {
-            Value::Object(fields) if target.is_object() => {
-                for (key, value) in fields {
-                    merge(&mut target[key], value);
-                }
-            }
-            _ => *target = patch.clone(),
-        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot};
 use crate::{
-    Assignment, AssignmentState, demand::Workload, devices::Devices, idle::IdleTracker, platform_pods::NodeUse,
-    rejections::RejectedNodes,
+    Assignment, AssignmentState, assignment::tests::merge, demand::Workload, devices::Devices, idle::IdleTracker,
+    platform_pods::NodeUse, rejections::RejectedNodes,
 };
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec, labels, names::TenantId,
@@ -117,20 +117,6 @@ pub(super) fn in_state(node: &Node, state: AssignmentState, tenant: &str, since:
     let mut object = serde_json::to_value(node).unwrap();
     merge(&mut object, &assignment.to_patch(node, &[]));
     serde_json::from_value(object).unwrap()
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    for (key, value) in fields {
-        match (value, target.as_object_mut()) {
-            (Value::Null, Some(target)) => drop(target.remove(key)),
-            (Value::Null, None) => {}
-            (value, _) => merge(&mut target[key], value),
-        }
-    }
 }
 
 /// A pod of such a tenant that waits for one GPU, created in this second. `change` makes another one of it.

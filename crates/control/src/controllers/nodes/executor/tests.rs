@@ -8,7 +8,8 @@ mod in_use;
 mod markers;
 
 use super::*;
-use api::{Api, Failing, client_of, merge};
+use crate::testing::merge;
+use api::{Api, Failing, client_of};
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
 use prometheus_client::registry::Registry;

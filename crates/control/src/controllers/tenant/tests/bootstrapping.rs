@@ -24,11 +24,6 @@ async fn reconcile_often(fixture: &mut Fixture) {
     }
 }
 
-fn reason(fixture: &Fixture, kind: &str) -> (serde_json::Value, serde_json::Value) {
-    let condition = fixture.condition(kind).unwrap_or_default();
-    (condition["status"].clone(), condition["reason"].clone())
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_new_tenant_is_built_up_while_its_api_server_writes_the_default_roles_and_is_not_ready_before() {
     let mut fixture = bootstrapping().await;
@@ -47,7 +42,7 @@ async fn a_new_tenant_is_built_up_while_its_api_server_writes_the_default_roles_
         assert_eq!(script.first(later), None, "{later}");
     }
     for kind in ["ControlPlaneReady", "SyncerReady", "Ready"] {
-        assert_eq!(reason(&fixture, kind), (json!("False"), json!("Starting")), "{kind}");
+        assert_eq!(fixture.reason(kind), (json!("False"), json!("Starting")), "{kind}");
     }
     assert_eq!(fixture.status()["phase"], "Provisioning");
 
@@ -65,10 +60,10 @@ async fn a_control_that_restarts_meanwhile_still_waits_for_the_default_roles() {
         fixture.context.tenants.forget(UID);
         fixture.reconcile().await.unwrap();
         let starting = (json!("False"), json!("Starting"));
-        assert_eq!(reason(&fixture, "SyncerReady"), starting);
+        assert_eq!(fixture.reason("SyncerReady"), starting);
     }
     reconcile_often(&mut fixture).await;
-    assert_eq!(reason(&fixture, "Ready"), (json!("False"), json!("Starting")));
+    assert_eq!(fixture.reason("Ready"), (json!("False"), json!("Starting")));
     // Nor does the same control once its client is too old, or the address of the server another.
     fixture
         .context
@@ -77,7 +72,7 @@ async fn a_control_that_restarts_meanwhile_still_waits_for_the_default_roles() {
         .connection
         .close();
     reconcile_often(&mut fixture).await;
-    assert_eq!(reason(&fixture, "Ready"), (json!("False"), json!("Starting")));
+    assert_eq!(fixture.reason("Ready"), (json!("False"), json!("Starting")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,10 +86,7 @@ async fn an_api_server_that_has_its_default_roles_is_no_longer_asked_for_them() 
     fixture.tenant.set_unready(Some(SERVES));
     sleep(Duration::from_secs(6)).await;
     fixture.reconcile().await.unwrap();
-    assert_eq!(
-        reason(&fixture, "ControlPlaneReady"),
-        (json!("False"), json!("Starting"))
-    );
+    assert_eq!(fixture.reason("ControlPlaneReady"), (json!("False"), json!("Starting")));
     fixture.tenant.set_unready(Some(COMPLETE));
     sleep(NEXT_PROBE).await;
     assert!(fixture.reconcile_until_ready().await.is_empty());
@@ -116,10 +108,7 @@ async fn a_new_api_server_that_does_not_accept_the_objects_yet_is_no_failure() {
     }
     assert!(fixture.script.failed().unwrap().contains(account));
     assert_eq!(fixture.script.first("runtime run syncer"), None);
-    assert_eq!(
-        reason(&fixture, "ControlPlaneReady"),
-        (json!("False"), json!("Starting"))
-    );
+    assert_eq!(fixture.reason("ControlPlaneReady"), (json!("False"), json!("Starting")));
     fixture.reconcile().await.unwrap();
     assert!(fixture.script.first("runtime run syncer").is_some());
 }

@@ -3,7 +3,7 @@
 use super::{
     super::memory::Tenants,
     fixture::{Fixture, UID},
-    sleep::{MAX_RECONCILES, WAKE, fall_asleep, reconcile_until, request, state},
+    sleep::{MAX_RECONCILES, WAKE, fall_asleep, reconcile_until, request, set_mode, state},
 };
 use crate::{key::Key, testing::ScriptedRuntime};
 use jiff::Timestamp;
@@ -22,10 +22,6 @@ fn set_hostnames(fixture: &Fixture, hostnames: &[&str]) {
     fixture.host.insert(CLASS, class);
 }
 
-fn set_mode(fixture: &Fixture, mode: &str) {
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": mode}));
-}
-
 /// A tenant that sleeps because of its mode, with a host name that its class allows.
 async fn asleep() -> Fixture {
     let mut fixture = Fixture::new();
@@ -35,11 +31,6 @@ async fn asleep() -> Fixture {
     set_mode(&fixture, "Asleep");
     Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
     fixture
-}
-
-fn reason(fixture: &Fixture, condition: &str) -> (Value, Value) {
-    let condition = fixture.condition(condition).unwrap_or_default();
-    (condition["status"].clone(), condition["reason"].clone())
 }
 
 /// What ran in the reconciles since there were so many calls, in order.
@@ -85,10 +76,10 @@ async fn only_what_enforces_the_class_runs_and_the_tenant_sleeps_again() {
         assert_eq!(state(&fixture), "Enforcing");
         assert!(is_outdated(&fixture));
     }
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("ClassChanged")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("ClassChanged")));
     for condition in ["ControlPlaneReady", "SyncerReady", "Ready"] {
         assert_eq!(
-            reason(&fixture, condition),
+            fixture.reason(condition),
             (json!("False"), json!("Sleeping")),
             "{condition}"
         );
@@ -109,7 +100,7 @@ async fn only_what_enforces_the_class_runs_and_the_tenant_sleeps_again() {
 
     fixture.stored.uncompared_objects.store(0, Ordering::SeqCst);
     Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Mode")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("Mode")));
     assert_eq!(fixture.status()["sleep"]["since"], status["sleep"]["since"]);
     assert_ne!(
         fixture.status()["sleep"]["enforcedRules"],
@@ -190,7 +181,7 @@ async fn a_tenant_does_not_fall_asleep_before_its_class_is_enforced() {
     for _ in 0..3 {
         Box::pin(fixture.reconcile()).await.unwrap();
     }
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("ClassNotEnforced")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("ClassNotEnforced")));
     fixture.stored.uncompared_objects.store(0, Ordering::SeqCst);
     Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
 }

@@ -184,6 +184,12 @@ impl Fixture {
         all.iter().find(|condition| condition["type"] == kind).cloned()
     }
 
+    /// The status and the reason of a condition; null without it.
+    pub(super) fn reason(&self, kind: &str) -> (Value, Value) {
+        let condition = self.condition(kind).unwrap_or_default();
+        (condition["status"].clone(), condition["reason"].clone())
+    }
+
     /// Number of calls so far.
     pub(super) fn count_calls(&self) -> usize {
         self.script.calls().len()

@@ -6,7 +6,9 @@ use super::{
     fixture::{Fixture, TENANT},
     quota::{decide, hard, reservation, reserved, waiting},
     schedule::insert_stop,
-    sleep::{self, MAX_RECONCILES, SLEEP, WAKE, count_runs, count_wakes, fall_asleep, reconcile_until, state},
+    sleep::{
+        self, MAX_RECONCILES, SLEEP, WAKE, count_runs, count_wakes, fall_asleep, reconcile_until, set_mode, state,
+    },
     upgrade,
 };
 use crate::{quota_ledger::Verdict, testing::ScriptedApi};
@@ -57,10 +59,6 @@ async fn ready() -> Fixture {
     decide(&fixture, reserved(reservation()));
     assert!(fixture.reconcile_until_ready().await.is_empty());
     fixture
-}
-
-fn set_mode(fixture: &Fixture, mode: &str) {
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": mode}));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::{
     control_plane::{EXTERNAL_SERVICE, Form},
     testing::ScriptedRuntime,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 /// An annotation that the class lets the team set. API servers check its value.
@@ -51,15 +51,10 @@ async fn ready() -> Fixture {
     fixture
 }
 
-fn reason(fixture: &Fixture) -> (Value, Value) {
-    let condition = fixture.condition("EndpointReady").unwrap();
-    (condition["status"].clone(), condition["reason"].clone())
-}
-
 #[tokio::test]
 async fn a_service_that_the_host_rejects_holds_up_nothing_else() {
     let mut fixture = Box::pin(ready()).await;
-    assert_eq!(reason(&fixture), (json!("True"), json!("Reachable")));
+    assert_eq!(fixture.reason("EndpointReady"), (json!("True"), json!("Reachable")));
     let (endpoint, kubeconfig) = (fixture.status()["endpoint"].clone(), fixture.host.get(KUBECONFIG));
     fixture.host.refuse_writes(Some((
         EXTERNAL_SERVICE,
@@ -80,7 +75,10 @@ async fn a_service_that_the_host_rejects_holds_up_nothing_else() {
     let schedules = fixture.host.find("/tenantschedules/schedule");
     assert_eq!(schedules[0]["spec"]["tenant"][0]["state"], "Stopped");
     assert!(count_runs(&fixture) > runs, "components are updated");
-    assert_eq!(reason(&fixture), (json!("False"), json!("ExternalServiceFailed")));
+    assert_eq!(
+        fixture.reason("EndpointReady"),
+        (json!("False"), json!("ExternalServiceFailed"))
+    );
     assert_eq!(fixture.condition("Ready").unwrap()["reason"], "ExternalServiceFailed");
     // What was accepted before goes on.
     assert_eq!(fixture.status()["endpoint"], endpoint);
@@ -124,6 +122,9 @@ async fn a_tenant_whose_service_was_never_accepted_is_built_all_the_same() {
     for _ in 0..MAX_RECONCILES {
         let _ = Box::pin(fixture.reconcile()).await;
     }
-    assert_eq!(reason(&fixture), (json!("False"), json!("ExternalServiceFailed")));
+    assert_eq!(
+        fixture.reason("EndpointReady"),
+        (json!("False"), json!("ExternalServiceFailed"))
+    );
     assert_eq!(fixture.condition("SyncerReady").unwrap()["status"], "True");
 }

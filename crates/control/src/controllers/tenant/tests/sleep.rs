@@ -22,6 +22,10 @@ pub(super) fn request(fixture: &Fixture, annotation: &str, at: Timestamp) {
     fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][annotation] = at.to_string().into());
 }
 
+pub(super) fn set_mode(fixture: &Fixture, mode: &str) {
+    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": mode}));
+}
+
 pub(super) fn state(fixture: &Fixture) -> Value {
     fixture.status()["sleep"]["state"].clone()
 }
@@ -59,11 +63,6 @@ pub(super) fn count_runs(fixture: &Fixture) -> usize {
         .count()
 }
 
-fn reason(fixture: &Fixture, condition: &str) -> (Value, Value) {
-    let condition = fixture.condition(condition).unwrap_or_default();
-    (condition["status"].clone(), condition["reason"].clone())
-}
-
 #[tokio::test]
 async fn a_tenant_without_the_setting_knows_nothing_of_sleep() {
     let mut fixture = Fixture::new();
@@ -91,7 +90,7 @@ async fn a_tenant_that_may_fall_asleep_counts_its_use() {
     fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"afterIdle": "30m"}));
     fixture.reconcile_until_ready().await;
     fixture.reconcile().await.unwrap();
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("InUse")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("InUse")));
     assert!(!fixture.status()["sleep"]["lastActivity"].is_null());
     assert_eq!(fixture.tenant.find("/flowschemas/").len(), 5);
     let before = fixture.status();
@@ -108,10 +107,10 @@ async fn nothing_of_a_tenant_that_sleeps_is_run_and_everything_is_kept() {
     assert!(fixture.script.first("runtime stop everything").is_some());
     let status = fixture.status();
     assert_eq!((&status["phase"], &status["endpoint"]), (&json!("Sleeping"), &endpoint));
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Requested")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("Requested")));
     for condition in ["ControlPlaneReady", "SyncerReady", "Ready"] {
         assert_eq!(
-            reason(&fixture, condition),
+            fixture.reason(condition),
             (json!("False"), json!("Sleeping")),
             "{condition}"
         );
@@ -147,7 +146,7 @@ async fn what_a_tenant_has_on_the_host_is_unknown_until_it_is_awake_again() {
     let mut fixture = Fixture::new();
     fixture.stored.host_bytes.store(430 << 20, Ordering::SeqCst);
     fixture.reconcile_until_ready().await;
-    let on_host = |fixture: &Fixture| reason(fixture, "HostWithinLimits");
+    let on_host = |fixture: &Fixture| fixture.reason("HostWithinLimits");
     assert_eq!(on_host(&fixture), (json!("False"), json!("HostLimitNear")));
     fall_asleep(&mut fixture).await;
     assert_eq!(on_host(&fixture), (json!("Unknown"), json!("Sleeping")));
@@ -204,12 +203,12 @@ async fn an_api_server_that_answers_is_recorded_before_the_rest_is_started() {
     let before = starts(&fixture);
     for _ in 0..MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
-        if reason(&fixture, "Awake") == (json!("False"), json!("Serving")) {
+        if fixture.reason("Awake") == (json!("False"), json!("Serving")) {
             break;
         }
     }
     let status = fixture.status();
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Serving")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("Serving")));
     assert_eq!((&status["phase"], starts(&fixture)), (&json!("Waking"), before));
     reconcile_until(&mut fixture, "Awake", |_| {}).await;
     assert!(starts(&fixture) > before);
@@ -250,7 +249,7 @@ async fn a_job_between_two_pods_refuses_a_request() {
     request(&fixture, SLEEP, Timestamp::now());
     fixture.reconcile().await.unwrap();
     fixture.reconcile().await.unwrap();
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsRun")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("PodsRun")));
     fixture.tenant.serve("/apis/batch/v1/jobs", json!(null));
     reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
 }
@@ -293,7 +292,7 @@ async fn pods_in_the_tenant_refuse_a_request() {
     request(&fixture, SLEEP, Timestamp::now());
     fixture.reconcile().await.unwrap();
     fixture.reconcile().await.unwrap();
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsRun")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("PodsRun")));
     let message = fixture.condition("Awake").unwrap()["message"].to_string();
     assert!(
         message.contains("asked to sleep") && message.contains("stopsPods"),
@@ -340,7 +339,7 @@ async fn a_tenant_whose_pods_do_not_end_is_awake_again_with_a_warning() {
     let mut fixture = with_a_pod_that_does_not_end(SignedDuration::from_secs(660)).await;
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), "Awake");
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("PodsOverdue")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("PodsOverdue")));
     let events = fixture.host.find("/events/vision.");
     let overdue = events
         .iter()
@@ -364,10 +363,10 @@ async fn a_tenant_that_is_to_be_asleep_waits_for_its_pods_with_a_warning() {
     });
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), "FallingAsleep");
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("PodsOverdue")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("PodsOverdue")));
     fixture.context.stores.workloads.put("pod", None);
     reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
-    assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("Mode")));
+    assert_eq!(fixture.reason("Awake"), (json!("False"), json!("Mode")));
 }
 
 #[tokio::test]
@@ -419,15 +418,15 @@ async fn a_cron_job_wakes_a_tenant() {
 async fn the_mode_keeps_a_tenant_asleep_and_wakes_it() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Asleep"}));
+    set_mode(&fixture, "Asleep");
     reconcile_until(&mut fixture, "Sleeping", |_| {}).await;
     request(&fixture, WAKE, Timestamp::now());
     fixture.reconcile().await.unwrap();
     assert_eq!(state(&fixture), "Sleeping");
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Awake"}));
+    set_mode(&fixture, "Awake");
     reconcile_until(&mut fixture, "Awake", |_| {}).await;
     assert_eq!(count_wakes(&fixture, "Mode"), 1);
-    assert_eq!(reason(&fixture, "Awake"), (json!("True"), json!("Mode")));
+    assert_eq!(fixture.reason("Awake"), (json!("True"), json!("Mode")));
 }
 
 #[tokio::test]

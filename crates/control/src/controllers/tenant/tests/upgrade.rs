@@ -1,6 +1,9 @@
 //! A tenant gets another Kubernetes version. Which version may follow another is tested in `version`.
 
-use super::fixture::{Fixture, TENANT};
+use super::{
+    fixture::{Fixture, TENANT},
+    sleep::set_mode,
+};
 use crate::testing::{ScriptedApi, ScriptedRuntime, VERSION};
 use serde_json::{Value, json};
 use std::sync::{
@@ -163,7 +166,7 @@ async fn a_version_that_is_not_offered_can_be_lowered_again() {
 #[tokio::test]
 async fn a_version_that_a_tenant_gets_while_it_sleeps_does_not_run_before_it_wakes() {
     let (mut fixture, _) = ready().await;
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Asleep"}));
+    set_mode(&fixture, "Asleep");
     for _ in 0..2 * MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
     }
@@ -172,7 +175,7 @@ async fn a_version_that_a_tenant_gets_while_it_sleeps_does_not_run_before_it_wak
     reconcile_often(&mut fixture).await;
     assert_eq!(accepted(&fixture), OLD);
     assert_eq!(versions(&fixture), (json!(OLD), json!(null)));
-    fixture.change_tenant(|cluster| cluster["spec"]["sleep"] = json!({"mode": "Awake"}));
+    set_mode(&fixture, "Awake");
     for _ in 0..2 * MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! An API server in memory for the executor, which fails chosen calls.
 
 use super::NODES;
-use crate::testing;
+use crate::testing::{self, merge};
 use berth_node_lifecycle::{Assignment, AssignmentState};
 use http::{Method, Request, Response, StatusCode, Uri};
 use jiff::Timestamp;
@@ -42,24 +42,6 @@ pub(super) enum Failing {
     /// The call of this number.
     Call(usize),
     Everything,
-}
-
-/// A merge patch.
-pub(super) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }
 
 fn status(code: StatusCode) -> (StatusCode, Value) {

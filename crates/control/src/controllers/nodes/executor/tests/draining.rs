@@ -1,11 +1,7 @@
 //! Nodes that pods, or claims of devices, hold up.
 
-use super::{
-    Fixture, NODES, NOW, SLUG, TENANT,
-    api::{Failing, merge},
-    finish_recycling, names, reserve, state_of,
-};
-use crate::testing::{LATE, make_unreadable};
+use super::{Fixture, NODES, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use crate::testing::{LATE, make_unreadable, merge};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
     assignment::AssignmentState::{Assigned, Draining, Quarantined, Scrubbing, Validating},

@@ -1,10 +1,7 @@
 //! Pods on a node that its tenant is about to get, which do not tolerate its taint.
 
-use super::{
-    Fixture, NODES, NOW,
-    api::{Failing, merge},
-    state_of,
-};
+use super::{Fixture, NODES, NOW, api::Failing, state_of};
+use crate::testing::merge;
 use berth_api::{labels, system};
 use berth_node_lifecycle::assignment::AssignmentState::{self, Assigned, Joining, Quarantined};
 use jiff::Timestamp;

@@ -1,10 +1,7 @@
 //! The platform's own programs leave the GPUs of a node while it is scrubbed, whichever call fails.
 
-use super::{
-    Fixture, NODES,
-    api::{Failing, merge},
-    state_of,
-};
+use super::{Fixture, NODES, api::Failing, state_of};
+use crate::testing::merge;
 use berth_api::{HostNodePoolSpec, labels};
 use berth_node_lifecycle::assignment::AssignmentState::Scrubbing;
 use serde_json::{Value, json};

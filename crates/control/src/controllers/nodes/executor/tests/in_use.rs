@@ -1,11 +1,7 @@
 //! Free nodes on which pods run that an assignment would evict, and that the plan did not know of.
 
-use super::{
-    Fixture, NOW,
-    api::{Failing, merge},
-    markers::count_markers,
-    reserve, state_of,
-};
+use super::{Fixture, NOW, api::Failing, markers::count_markers, reserve, state_of};
+use crate::testing::merge;
 use berth_node_lifecycle::assignment::AssignmentState::Reserved;
 use serde_json::{Value, json};
 

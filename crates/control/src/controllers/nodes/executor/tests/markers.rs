@@ -1,11 +1,10 @@
 //! In-use markers: which nodes are clean when they are reserved.
 
-use super::{
-    Fixture, NODES, SLUG,
-    api::{Failing, merge},
-    finish_recycling, names, of_machine, reserve, state_of,
+use super::{Fixture, NODES, SLUG, api::Failing, finish_recycling, names, of_machine, reserve, state_of};
+use crate::{
+    controllers::in_use_markers::{self, Use},
+    testing::merge,
 };
-use crate::controllers::in_use_markers::{self, Use};
 use berth_api::HostNodePoolSpec;
 use berth_node_lifecycle::assignment::AssignmentState::{Draining, Scrubbing};
 use berth_planner::Action;
