@@ -177,7 +177,7 @@ mod tests {
     /// An API server that accepts connections and answers nothing.
     #[tokio::test]
     async fn a_host_that_does_not_answer_ends_the_command() {
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        berth_runtime::install_crypto();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = tokio::spawn(async move {
@@ -217,7 +217,7 @@ mod tests {
     /// The clock of this machine may be wrong; a request that is made with it would not count.
     #[tokio::test]
     async fn the_time_is_that_of_the_host() {
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        berth_runtime::install_crypto();
         let host = host_that_answers("date: Tue, 05 May 2026 12:00:00 GMT\r\n").await;
         assert_eq!(host.now().await.to_string(), "2026-05-05T12:00:00Z");
         let before = Timestamp::now();

@@ -43,8 +43,7 @@ use error::Error;
 use host::HostArguments;
 
 fn main() -> ExitCode {
-    // Fails only if a provider is installed already, and there is only one.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    berth_runtime::install_crypto();
     if let Some(code) = completion::answer(Arguments::command) {
         return code;
     }
