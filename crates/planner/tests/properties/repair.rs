@@ -2,9 +2,9 @@
 
 use super::support::random::{GPUS, arrivals, fleet};
 use super::support::world::World;
-use super::support::{describe, executor, read_fleet};
+use super::support::{describe, executor, read_fleet, repaired};
 use super::{check_plan, config, count_held};
-use berth_planner::{ActionReason, Fleet, NodeState, Plan, RepairPolicy, plan};
+use berth_planner::{Fleet, NodeState, RepairPolicy, plan};
 use proptest::prelude::*;
 
 /// A node breaks or comes back: step, node, and whether it breaks.
@@ -40,11 +40,6 @@ fn hold_broken(fleet: &mut Fleet) {
             node.state = NodeState::Unavailable { reason: BROKEN.into() };
         }
     }
-}
-
-fn repaired(made: &Plan) -> Vec<&str> {
-    let actions = { made.actions.iter() }.filter(|action| matches!(action.reason, ActionReason::NotReady { .. }));
-    actions.map(|action| action.node.as_str()).collect()
 }
 
 /// GPUs of the tenants of a quota, on nodes that drain as well.

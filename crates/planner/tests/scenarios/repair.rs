@@ -1,8 +1,8 @@
 //! Nodes that are not Ready, in a pool that repairs its nodes: which of them their groups lose, and what they get.
 
 use super::advance;
-use super::support::{NOW, describe, read_fleet};
-use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, Plan, WaitReason, plan};
+use super::support::{NOW, describe, read_fleet, repaired};
+use berth_planner::{ActionKind, Fleet, NodeState, WaitReason, plan};
 
 /// A group of three nodes, of which one is not Ready for eleven minutes, and a free node.
 const BROKEN: &str = "
@@ -13,12 +13,6 @@ const BROKEN: &str = "
     node n3 a/private used=8 age=3600 not-ready=660
     node n4 free
 ";
-
-/// The nodes of these actions that are taken as not Ready.
-fn repaired(made: &Plan) -> Vec<&str> {
-    let actions = { made.actions.iter() }.filter(|action| matches!(action.reason, ActionReason::NotReady { .. }));
-    actions.map(|action| action.node.as_str()).collect()
-}
 
 /// The nodes that are taken as not Ready and those that are reserved, by the plan for a fleet. Nothing is left to do after it.
 fn changed_in(text: &str) -> (Vec<String>, Vec<String>) {

@@ -30,8 +30,8 @@ pub mod random;
 pub mod world;
 
 use berth_planner::{
-    ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool, Quota,
-    Reclaim, RepairPolicy, Seconds, Tenant, Topology, UnusedNodes,
+    ActionKind, ActionReason, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet,
+    Pool, Quota, Reclaim, RepairPolicy, Seconds, Tenant, Topology, UnusedNodes,
 };
 use std::fmt::Write;
 
@@ -355,6 +355,13 @@ fn set_phase(owner: &mut Option<Owner>, phase: Phase) {
 
 fn clock(time: Seconds) -> String {
     format!("{:02}:{:02}:{:02}", time / 3600 % 24, time / 60 % 60, time % 60)
+}
+
+/// The nodes that a plan takes from their groups because they are not Ready.
+pub fn repaired(plan: &Plan) -> Vec<&str> {
+    let is_repair = |reason: &ActionReason| matches!(reason, ActionReason::NotReady { .. });
+    let actions = plan.actions.iter().filter(|action| is_repair(&action.reason));
+    actions.map(|action| action.node.as_str()).collect()
 }
 
 /// Describes a plan in lines.
