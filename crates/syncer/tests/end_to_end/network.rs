@@ -3,7 +3,7 @@
 
 use crate::{
     budgets, ingress,
-    objects::{Objects, both, create, events, eventually, is_phase, origin, pod},
+    objects::{Objects, both, create, events, eventually, is_phase, pod},
     setup::Clusters,
     workloads,
 };
@@ -53,13 +53,9 @@ async fn network_kinds() {
     syncer.stop().await;
 }
 
-async fn host_pod(clusters: &Clusters, name: &str) -> Option<Pod> {
-    clusters.host_pods().await.into_iter().find(|pod| origin(pod) == name)
-}
-
 /// The directions in which the platform's policies leave a pod open.
 async fn open(clusters: &Clusters, name: &str) -> Option<[bool; 2]> {
-    let labels = host_pod(clusters, name).await?.metadata.labels?;
+    let labels = clusters.host_pod(name).await?.metadata.labels?;
     Some([NETWORK_INGRESS, NETWORK_EGRESS].map(|label| labels.get(label).is_some_and(|value| value == "open")))
 }
 
@@ -114,7 +110,7 @@ async fn policies_isolate(clusters: &Clusters) {
     second["metadata"]["labels"]["app"] = "db".into();
     create(&pods, second).await;
     eventually("db-2 is on the host", async || {
-        host_pod(clusters, "db-2").await.is_some()
+        clusters.host_pod("db-2").await.is_some()
     })
     .await;
     assert_eq!(open(clusters, "db-2").await, Some([false, true]));
@@ -141,7 +137,7 @@ async fn a_pod_that_is_being_deleted_is_closed(clusters: &Clusters) {
     let (pods, hosts) = (clusters.tenant_api::<Pod>(), clusters.host_api::<Pod>());
     create(&pods, pod("ending", &json!({}))).await;
     until_open(clusters, "ending", [true, true]).await;
-    let host_name = host_pod(clusters, "ending").await.unwrap().metadata.name.unwrap();
+    let host_name = clusters.host_pod("ending").await.unwrap().metadata.name.unwrap();
     let keep = async |finalizers: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
         hosts.patch(&host_name, &PatchParams::default(), &patch).await.unwrap();
@@ -149,7 +145,7 @@ async fn a_pod_that_is_being_deleted_is_closed(clusters: &Clusters) {
     keep(json!(["example.com/kept"])).await;
     pods.delete("ending", &DeleteParams::default()).await.unwrap();
     eventually("it is being deleted on the host", async || {
-        let host = host_pod(clusters, "ending").await;
+        let host = clusters.host_pod("ending").await;
         host.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
     })
     .await;

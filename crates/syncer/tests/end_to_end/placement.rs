@@ -3,7 +3,7 @@
 use crate::{
     objects::{create, eventually, is_phase, pod},
     setup::Clusters,
-    tenant_scheduling::{bind, host_pod},
+    tenant_scheduling::bind,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -25,7 +25,7 @@ async fn runs_on(clusters: &Clusters, name: &str, node: &str) {
     eventually("it runs", async || is_phase(&pods, name, "Running").await).await;
     let placed = pods.get(name).await.unwrap().spec.unwrap().node_name;
     assert_eq!(placed.as_deref(), Some(node));
-    let host = host_pod(clusters, name).await.unwrap().spec.unwrap().node_name;
+    let host = clusters.host_pod(name).await.unwrap().spec.unwrap().node_name;
     assert_eq!(host.as_deref(), Some(node));
     pods.delete(name, &DeleteParams::default()).await.unwrap();
 }
@@ -50,7 +50,7 @@ pub async fn waiting_pods_follow_the_nodes(clusters: &Clusters) {
     create(&pods, pod("held", &json!({}))).await;
     create(&pods, pod("labelled", &json!({"nodeSelector": {"color": "blue"}}))).await;
     eventually("both wait on the host", async || {
-        host_pod(clusters, "held").await.is_some() && host_pod(clusters, "labelled").await.is_some()
+        clusters.host_pod("held").await.is_some() && clusters.host_pod("labelled").await.is_some()
     })
     .await;
     patch_node(clusters, NODES[1], json!({"spec": {"unschedulable": null}})).await;
@@ -73,7 +73,7 @@ pub async fn a_scheduler_of_the_tenant_places_single_pods(clusters: &Clusters) {
     // Created later and running: the syncer has observed the first one by then.
     create(&pods, pod("later", &json!({}))).await;
     eventually("the later one runs", async || is_phase(&pods, "later", "Running").await).await;
-    assert!(host_pod(clusters, "by-volcano").await.is_none());
+    assert!(clusters.host_pod("by-volcano").await.is_none());
     for node in NODES {
         if pods.get_opt("by-volcano").await.unwrap().is_none() {
             create(&pods, pod("by-volcano", &json!({"schedulerName": "volcano"}))).await;

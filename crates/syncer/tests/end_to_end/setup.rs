@@ -3,7 +3,7 @@
 
 use crate::{
     admission::AdmissionFiles,
-    objects::{TIME_LIMIT, create, eventually},
+    objects::{TIME_LIMIT, create, eventually, origin},
 };
 use berth_api::{
     SchedulingMode, StorageOffer, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, TenantSchedule, labels,
@@ -420,9 +420,14 @@ impl Clusters {
         Api::namespaced(self.host_admin.clone(), WORKLOADS)
     }
 
-    /// Host pods by (tenant name, resource version).
+    /// The tenant's pods on the host.
     pub async fn host_pods(&self) -> Vec<Pod> {
         self.host_api::<Pod>().list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// The host pod of a pod of the tenant, by the name there.
+    pub async fn host_pod(&self, name: &str) -> Option<Pod> {
+        self.host_pods().await.into_iter().find(|pod| origin(pod) == name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A tenant whose own schedulers place its pods.
 
 use crate::{
-    objects::{create, events, eventually, is_phase, origin, pod},
+    objects::{create, events, eventually, is_phase, pod},
     setup::Clusters,
 };
 use berth_api::{SchedulingMode, SyncPolicy};
@@ -32,10 +32,6 @@ async fn schedulers_in_the_tenant_decide() {
     syncer.stop().await;
 }
 
-pub async fn host_pod(clusters: &Clusters, name: &str) -> Option<Pod> {
-    clusters.host_pods().await.into_iter().find(|pod| origin(pod) == name)
-}
-
 async fn the_tenants_scheduler_places_by_its_own_labels(clusters: &Clusters, nodes: &Api<Node>) {
     let patch = Patch::Merge(json!({"metadata": {"labels": {"mine": "yes"}}}));
     nodes
@@ -48,7 +44,7 @@ async fn the_tenants_scheduler_places_by_its_own_labels(clusters: &Clusters, nod
     let node = |pod: Pod| pod.spec.unwrap().node_name;
     assert_eq!(node(pods.get("chosen").await.unwrap()).as_deref(), Some("gpu-h100-02"));
     assert_eq!(
-        node(host_pod(clusters, "chosen").await.unwrap()).as_deref(),
+        node(clusters.host_pod("chosen").await.unwrap()).as_deref(),
         Some("gpu-h100-02")
     );
 }
@@ -69,7 +65,7 @@ async fn a_pod_waits_for_the_scheduler_it_names(clusters: &Clusters) {
     // Created later and running: the syncer has observed the first one by then.
     create(&pods, pod("later", &json!({}))).await;
     eventually("the later one runs", async || is_phase(&pods, "later", "Running").await).await;
-    assert!(host_pod(clusters, "by-volcano").await.is_none());
+    assert!(clusters.host_pod("by-volcano").await.is_none());
     bind(clusters, "by-volcano", "gpu-h100-01").await;
     eventually("it runs", async || is_phase(&pods, "by-volcano", "Running").await).await;
 }
@@ -119,7 +115,7 @@ async fn policies_that_the_host_cannot_enforce_are_reported(clusters: &Clusters)
     .await;
     pods.delete("too-much", &DeleteParams::default()).await.unwrap();
     eventually("it is gone on both sides", async || {
-        pods.get_opt("too-much").await.unwrap().is_none() && host_pod(clusters, "too-much").await.is_none()
+        pods.get_opt("too-much").await.unwrap().is_none() && clusters.host_pod("too-much").await.is_none()
     })
     .await;
 }
