@@ -1,7 +1,22 @@
 //! Control: the operator that turns `TenantCluster`s into control planes, syncers and assigned nodes.
 //!
-//! Watches put keys into one queue ([`key::Key`]); workers take them and reconcile a tenant, a pool, or the node
-//! assignments of the whole fleet. All state lives in the host's objects and in etcd.
+//! Watches put keys into one queue, and a worker takes them and reconciles what they name: [`key::Key`] lists what that is. All state
+//! lives in the host's objects and in etcd.
+//!
+//! | modules | what is in them |
+//! |---|---|
+//! | `watches`, [`stores`], [`changes`] | the watches of the host, and what they know |
+//! | [`gpu_pods`], [`user_pods`], `tenant_pods`, [`pod_activity`], [`published_nodes`], [`storage_uses`], [`metered_use`] | what is kept of single kinds of objects |
+//! | [`controllers`] | the reconcile of each key, and the worker |
+//! | [`quota_ledger`], [`user_quota_ledger`] | what was decided last about quotas |
+//! | [`control_plane`], [`runtime`] | the control plane of a tenant as data, and where it runs |
+//! | [`datastore`] | the etcd of all tenants |
+//! | [`network`] | policies on the host that isolate tenants |
+//! | [`authentication`] | which issuers of tokens a tenant may trust |
+//! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
+//! | [`apply`], `status_write`, [`finalizers`], [`events`] | writes to API servers |
+//! | [`install`] | installation on a host, and uninstallation |
+//! | [`clock`], [`metrics`], [`gauges`], `secret_texts`, [`mod@error`] | what all of these use |
 
 pub mod apply;
 pub mod authentication;

@@ -1,5 +1,5 @@
 //! What tenants used, what it costs, and reports about it. Pure: everything is computed from what is observed, from records and from the
-//! clock. docs/adr says in "Usage records" which rules were chosen, and why.
+//! clock. docs/adr/0062 says which rules were chosen, and why.
 //!
 //! | module | contents |
 //! |---|---|

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time. For further ones the oldest end: whoever opens many keeps neither the kubelet's probes out, which would
+/// Connections at a time. For further ones the oldest end: a client that opens many keeps neither the kubelet's probes out, which would
 /// restart the program, nor Prometheus.
 const MAX_CONNECTIONS: usize = 32;
 /// How long a client may read nothing of its answer.

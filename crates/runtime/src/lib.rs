@@ -1,6 +1,16 @@
 //! Code that Berth's long-running programs share: Kubernetes clients with time limits, whose answers are made readable, a keyed queue, a leader
 //! lease, threads with runtimes of their own, objects of watches, the admin server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common
 //! metrics, and logs.
+//!
+//! | modules | what is in them |
+//! |---|---|
+//! | [`client`], [`discovery`], [`corrected`], [`present_lists`] | clients of API servers, and what their requests and answers are changed to |
+//! | [`answers`], [`page_limit`], [`long_answers`], [`extension_answers`] | how long answers may be, and how many long ones are read at a time |
+//! | [`watched`], [`tree`] | objects of lists and watches, and the memory that they take |
+//! | [`queue`] | the queue of keys |
+//! | [`lease`], [`thread`], [`shutdown`] | how programs start, lead and end |
+//! | [`admin`], `http`, [`metrics`], [`telemetry`] | the admin server, its client, metrics and logs |
+//! | [`places`], [`sockets`] | connections: which of them end when there are too many, and their options |
 
 pub mod admin;
 pub mod answers;

@@ -3,10 +3,10 @@
 //! It maps what the tenant creates in its own API server onto the host cluster, into one workload namespace, and
 //! reports back what happens there. The tenant is the source of truth for specs, the host for status.
 //!
-//! - [`admission`] answers the tenant's API server about Services that are about to be stored.
+//! - [`admission`] answers the tenant's API server about Services that are about to be stored, and lets large writes wait.
 //! - [`egress`] connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
 //! - [`kubelet`] answers it in place of the nodes' kubelets.
-//! - [`engine`] has the queue and is the only part that writes.
+//! - [`engine`] has the queues and is the only part that writes.
 //! - [`servers`] runs the first three on a thread of their own.
 //! - [`store`] fills the stores with the objects of both sides.
 //! - [`usage`] serves the tenant's metrics API.

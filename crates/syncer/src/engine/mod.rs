@@ -12,6 +12,22 @@
 //! times. A key is never reconciled twice at once; what is written is in the store before the key is reconciled again.
 //! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed,
 //! but for kinds that the tenant serves by definitions of its own: see [`watches`].
+//!
+//! | modules | what is in them |
+//! |---|---|
+//! | `watches`, `own_writes`, `followers`, `group_members`, `resync` | which keys come into the queues |
+//! | `queues`, `queued_key`, `slow_queue`, `tenant_waits` | which key is next |
+//! | `work`, `outcome` | the reconciliation of a key, and when there is another one |
+//! | `to_host`, `decide`, `create`, `update`, `delete`, `dropped`, `contents`, `status_sync`, `removal` | objects that are synced to the host |
+//! | `reserve`, `pending` | host objects that are ahead of the tenant's |
+//! | `host_first`, `host_answers`, `withdraw`, `close_ending`, `closing_room`, `endings` | what ends on the host whatever the tenant does |
+//! | `mirror`, `nodes`, `host_events` | objects that come from the host |
+//! | `tokens`, `certificates` | the Secret with the tokens and certificates of a pod |
+//! | `admit`, `window`, `room_waits`, `waiting_room`, `device_room`, `user_waits`, `user_places`, `places`, `schedule` | which pods may be on the host |
+//! | `device_claims`, `gang_claims`, `claims_without_volume`, `controller_requests`, `request_grants` | claims, and requests of the host's controllers |
+//! | `turns`, `host_bytes`, `quota`, `endpoint_changes` | how much the tenant may write to the host |
+//! | `first_comparison`, `unenforced`, `recorder` | what is reported |
+//! | `api`, `call_error` | calls to API servers |
 
 mod admit;
 pub mod api;
@@ -40,6 +56,7 @@ mod host_events;
 mod host_first;
 mod mirror;
 mod nodes;
+mod outcome;
 mod own_writes;
 mod pending;
 mod places;
@@ -90,6 +107,7 @@ use berth_sync_rules::{
     },
 };
 use kube::Client;
+use outcome::Outcome;
 use queued_key::QueuedKey;
 use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
@@ -114,6 +132,8 @@ const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
 /// Result of a reconciliation of an object that is denied.
 const DENIED: &str = "denied";
+/// Result of a reconciliation that has to be done again, because an object changed meanwhile.
+const OUTDATED: &str = "outdated";
 
 /// The engine of one tenant.
 pub struct Engine {
@@ -189,64 +209,6 @@ pub struct Engine {
     demand: HashMap<KindId, Notify>,
     /// Some kind became available or unavailable.
     availability: Notify,
-}
-
-/// Result of a reconciliation that has to be done again, because an object changed meanwhile.
-const OUTDATED: &str = "outdated";
-
-/// What a reconciliation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Outcome {
-    /// For metrics and logs.
-    result: &'static str,
-    /// When to reconcile again, if not when something changes.
-    requeue_after: Option<Duration>,
-    /// Whether the next reconciliation has to compare both objects as a whole, whatever it is for: this one has not ended with what should
-    /// be.
-    compares_again: bool,
-}
-
-impl Outcome {
-    const fn new(result: &'static str) -> Self {
-        Self {
-            result,
-            requeue_after: None,
-            compares_again: false,
-        }
-    }
-
-    const fn requeue(result: &'static str, after: Duration) -> Self {
-        Self {
-            requeue_after: Some(after),
-            ..Self::new(result).comparing_again()
-        }
-    }
-
-    const fn comparing_again(self) -> Self {
-        Self {
-            compares_again: true,
-            ..self
-        }
-    }
-
-    /// The outcome of a reconciliation in which a part of the writes is left for later.
-    fn with_later(self, later: Self) -> Self {
-        Self {
-            requeue_after: self.requeue_after.into_iter().chain(later.requeue_after).min(),
-            ..later
-        }
-    }
-
-    /// Whether the object waits for its place or turn, and is reconciled again when it has come.
-    fn waits_for_turn(&self) -> bool {
-        let waits = [
-            admit::NO_PLACE,
-            room_waits::NO_PLACE,
-            user_waits::NO_PLACE,
-            turns::WAITS,
-        ];
-        waits.contains(&self.result)
-    }
 }
 
 impl Engine {

@@ -1,4 +1,4 @@
-//! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and what the tenant is told.
+//! The reconciliation of a key of a queue, and what follows from its result: when it is tried again, and the Events for the tenant.
 
 use super::{
     Engine, Outcome, QUOTA_EXCEEDED, admit,

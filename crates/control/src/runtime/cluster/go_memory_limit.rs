@@ -1,4 +1,4 @@
-//! The memory limit of a container, as its Go program is told. Go does not know the limit, and lets its heap grow until the kernel
+//! The memory limit of a container, for the Go program in it. Go does not know the limit, and lets its heap grow until the kernel
 //! ends the program. With `GOMEMLIMIT` it collects garbage more often as it comes near the limit.
 
 use crate::control_plane::Program;
