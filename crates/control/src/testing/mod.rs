@@ -51,7 +51,9 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     }
     for (key, value) in fields {
         if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
+            if let Some(object) = target.as_object_mut() {
+                object.remove(key);
+            }
         } else {
             merge(&mut target[key], value);
         }
