@@ -13,7 +13,11 @@ use berth_metering::{Identity, Item};
 use berth_quota::Projects;
 use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 /// How long it is remembered whose slug it was, when a tenant is gone: until what it had has left it.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
@@ -51,8 +55,8 @@ pub(super) struct Collected {
     pub(super) identities: Vec<Identity>,
     /// What they and others use.
     pub(super) items: Vec<Item>,
-    /// Ends of pods and claims that were not kept.
-    pub(super) lost: u64,
+    /// How many ends of pods and claims were not kept, by slug of the tenant.
+    pub(super) lost: BTreeMap<String, u64>,
 }
 
 impl Facts {
@@ -124,7 +128,7 @@ impl Memory {
                 sum.add_one_of_many(&self.counted, &using.tenant, key, amount, (using.since, until));
             }
         });
-        lost = lost.saturating_add(stores.metered.claims.read(|using, until| {
+        let of_claims = stores.metered.claims.read(|using, until| {
             let class = using.amount.class.clone().map(Cow::Owned);
             let key = (UsageResource::Storage, class, None);
             sum.add_one_of_many(
@@ -134,7 +138,11 @@ impl Memory {
                 using.amount.mebibytes,
                 (using.since, until),
             );
-        }));
+        });
+        for (tenant, count) in of_claims {
+            let of_tenant = lost.entry(tenant).or_default();
+            *of_tenant = of_tenant.saturating_add(count);
+        }
         let items = sum.items(&pools);
         let ObservedNodes { held, shared, .. } = observed;
         (self.nodes, self.shared) = (held, shared);
