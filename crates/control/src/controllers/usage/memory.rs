@@ -237,6 +237,7 @@ fn when_control_plane_runs(cluster: &TenantCluster) -> Option<(Option<Timestamp>
     let (since, until) = match cluster.sleep_state() {
         SleepState::Awake | SleepState::Waking => (created.max(changed), None),
         SleepState::FallingAsleep => (created, None),
+        // In Enforcing it runs for the platform, for a limited time that is not recorded.
         SleepState::Sleeping | SleepState::Enforcing => (created, Some(changed?)),
     };
     Some((since, [until, deleted].into_iter().flatten().min()))
