@@ -1,6 +1,7 @@
 //! What tenants use at an instant, as the watches know it, and what has to be remembered from one pass to the next.
 
 use super::{
+    modes::{RecordedModes, is_accepted},
     nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
 };
@@ -33,6 +34,8 @@ pub(super) struct Memory {
     proofs: Proofs,
     /// The shared pools of nodes.
     shared: HashMap<String, String>,
+    /// The modes of nodes that a control before this one has counted.
+    modes: RecordedModes,
     counted: CountedUntil,
 }
 
@@ -60,13 +63,19 @@ pub(super) struct Collected {
 }
 
 impl Facts {
-    /// The mode of a node group; none if the tenant does not have it.
-    pub(super) fn mode_of_group(&self, group: &str) -> Option<NodeMode> {
-        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
-        groups.find(|of_tenant| of_tenant.name == group).map(|group| group.mode)
+    /// Whether its spec is accepted as it is.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.cluster.as_deref().is_some_and(is_accepted)
     }
 
-    /// The mode of the first node group with nodes of a pool that has nodes of its own.
+    /// The mode that its spec has for a node group with nodes of its own, of a pool; none if the spec has no such group.
+    pub(super) fn mode_of_group(&self, group: &str, pool: &str) -> Option<NodeMode> {
+        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
+        let group = groups.find(|of_tenant| of_tenant.name == group && of_tenant.pool_name == pool)?;
+        Some(group.mode).filter(|mode| *mode != NodeMode::Shared)
+    }
+
+    /// The mode of the first node group in its spec with nodes of a pool that has nodes of its own.
     pub(super) fn mode_of_pool(&self, pool: &str) -> Option<NodeMode> {
         let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
         let of_pool = groups.find(|group| group.pool_name == pool && group.mode != NodeMode::Shared);
@@ -79,6 +88,7 @@ impl Memory {
     pub(super) fn remember(&mut self, record: &UsageRecord) {
         let tenant = &record.spec.tenant;
         let line = record.spec.lines.last();
+        self.modes.remember(record);
         self.tenants.entry(tenant.slug.clone()).or_insert_with(|| Facts {
             tenant: tenant.clone(),
             class: line.and_then(|line| line.class_name.clone()),
@@ -110,6 +120,7 @@ impl Memory {
                 tenants: &self.tenants,
                 pools: &pools,
                 before: &self.nodes,
+                modes: &self.modes,
             },
         );
         let mut sum = Sum::new(&self.tenants);
@@ -197,6 +208,7 @@ impl Memory {
             let gone_at = *facts.gone_at.get_or_insert(now);
             facts.cluster.is_some() || now.duration_since(gone_at) < REMEMBERED
         });
+        self.modes.retain(&self.tenants);
         identities
     }
 }

@@ -9,6 +9,7 @@ mod context;
 mod expire;
 mod load;
 mod memory;
+mod modes;
 mod nodes;
 mod sum;
 mod write;
