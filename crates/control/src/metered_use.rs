@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Most uses that have ended and are kept until a pass reads them. Passes come every minute.
+/// Most uses of all tenants that have ended and are kept until a pass reads them. Passes come every minute, but the first one waits for the stored records.
 const MOST_ENDED: usize = 100_000;
 /// Thousandths of a byte in a MiB.
 const MEBIBYTE: i128 = 1024 * 1024 * 1000;
@@ -57,18 +57,21 @@ pub struct UseLog<V>(Mutex<State<V>>);
 #[derive(Debug)]
 struct State<V> {
     now: HashMap<String, Using<V>>,
-    /// With the time of the end.
-    ended: Vec<(Using<V>, Timestamp)>,
-    /// How many ends were not kept.
-    lost: u64,
+    /// By tenant, with the time of the end.
+    ended: HashMap<String, Vec<(Using<V>, Timestamp)>>,
+    /// How many uses these are.
+    kept: usize,
+    /// How many ends of each tenant were not kept.
+    lost: BTreeMap<String, u64>,
 }
 
 impl<V> Default for UseLog<V> {
     fn default() -> Self {
         Self(Mutex::new(State {
             now: HashMap::new(),
-            ended: Vec::new(),
-            lost: 0,
+            ended: HashMap::new(),
+            kept: 0,
+            lost: BTreeMap::new(),
         }))
     }
 }
@@ -116,15 +119,16 @@ impl<V: PartialEq> UseLog<V> {
     }
 
     /// Calls `each` with everything that is used now, and with everything that was used since the last call and is not any more, with the time of its
-    /// end. Returns how many of these there were no place for.
-    pub fn read(&self, mut each: impl FnMut(&Using<V>, Option<Timestamp>)) -> u64 {
+    /// end. Returns for how many of these there was no place, by tenant.
+    pub fn read(&self, mut each: impl FnMut(&Using<V>, Option<Timestamp>)) -> BTreeMap<String, u64> {
         let mut state = self.lock();
         for using in state.now.values() {
             each(using, None);
         }
-        for (using, until) in std::mem::take(&mut state.ended) {
+        for (using, until) in std::mem::take(&mut state.ended).into_values().flatten() {
             each(&using, Some(until));
         }
+        state.kept = 0;
         std::mem::take(&mut state.lost)
     }
 }
@@ -134,10 +138,22 @@ impl<V> State<V> {
         let Some(using) = self.now.remove(object) else {
             return;
         };
-        if self.ended.len() < MOST_ENDED {
-            self.ended.push((using, at));
-        } else {
-            self.lost += 1;
+        let of_tenant = self.ended.entry(using.tenant.clone()).or_default();
+        of_tenant.push((using, at));
+        self.kept += 1;
+        if self.kept > MOST_ENDED {
+            self.drop_one();
+        }
+    }
+
+    /// Drops an end of the tenant that has most of them: a tenant whose pods end again and again takes no place from others.
+    fn drop_one(&mut self) {
+        let most = self.ended.iter_mut().max_by_key(|(_, uses)| uses.len());
+        if let Some((tenant, uses)) = most
+            && uses.pop().is_some()
+        {
+            *self.lost.entry(tenant.clone()).or_default() += 1;
+            self.kept -= 1;
         }
     }
 }
@@ -275,7 +291,7 @@ mod tests {
             let until = until.map(Timestamp::as_second);
             all.push((using.tenant.clone(), using.amount, using.since.as_second(), until));
         });
-        assert_eq!(lost, 0);
+        assert_eq!(lost, BTreeMap::new());
         all.sort();
         all
     }
@@ -325,9 +341,35 @@ mod tests {
         }
         log.put("a/x", None, at(2));
         let mut ends = 0;
-        assert_eq!(log.read(|_, _| ends += 1), 3);
+        assert_eq!(log.read(|_, _| ends += 1), BTreeMap::from([("a".to_owned(), 3)]));
         assert_eq!(ends, MOST_ENDED);
-        assert_eq!(log.read(|_, _| ()), 0);
+        assert_eq!(log.read(|_, _| ()), BTreeMap::new());
+    }
+
+    #[test]
+    fn ends_of_one_tenant_take_no_place_from_those_of_others() {
+        let log = UseLog::default();
+        for number in 0..=MOST_ENDED {
+            log.put("a/x", Some(using("a", u32::try_from(number).unwrap(), 0)), at(1));
+        }
+        log.put("a/x", None, at(2));
+        for (tenant, object) in [("b", "b/y"), ("c", "c/z")] {
+            log.put(object, Some(using(tenant, 7, 3)), at(3));
+            log.put(object, None, at(4));
+        }
+        let (mut of_others, mut of_first) = (Vec::new(), 0);
+        let lost = log.read(|using, until| {
+            if using.tenant == "a" {
+                of_first += 1;
+            } else {
+                of_others.push((using.tenant.clone(), using.amount, until));
+            }
+        });
+        of_others.sort();
+        let expected = ["b", "c"].map(|tenant| (tenant.to_owned(), 7, Some(at(4))));
+        assert_eq!(of_others, expected);
+        assert_eq!(of_first, MOST_ENDED - 2);
+        assert_eq!(lost, BTreeMap::from([("a".to_owned(), 3)]));
     }
 
     fn pod(more: &Value) -> Pod {

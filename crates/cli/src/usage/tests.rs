@@ -185,6 +185,24 @@ fn tenants_that_use_nothing_any_more_are_not_missing() {
 }
 
 #[test]
+fn usage_that_has_lost_its_pool_is_noted() {
+    let of_pool = |pool: Option<usize>| {
+        let pool = pool.map(|number| format!("pool-{number}"));
+        json!({"resource": "GPU", "poolName": pool, "daily": [3600]})
+    };
+    let notes = |pools: usize| {
+        let lines: Vec<Value> = (0..pools).map(Some).chain([None]).map(of_pool).collect();
+        let record = record("vision", "2026-11-02T00:00:00Z", false, &json!(lines));
+        usage_of(&[record], &[], "berth usage", "2026-11-03T12:10:00Z").notes
+    };
+    assert!(notes(505).is_empty());
+    let [note]: [String; 1] = notes(506).try_into().unwrap();
+    let expected =
+        "A record has too many lines, of team-vision/vision: some of what was used is recorded without pool,";
+    assert!(note.starts_with(expected), "{note}");
+}
+
+#[test]
 fn months_of_which_nothing_is_recorded_are_named() {
     let notes = |line: &str| usage_of(&records(), &[], line, "2026-11-03T12:10:00Z").notes;
     let [note]: [String; 1] = notes("berth usage --from 2026-09-30").try_into().unwrap();

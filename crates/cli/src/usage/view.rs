@@ -121,6 +121,7 @@ impl Usage {
             note_months(&request.months_without_records, request.period),
             note_nothing(&report, &request),
             note_late(&report, request.period, now),
+            note_merged(&report),
             note_unpriced(&report.total.unpriced),
             request.without_costs,
         ];
@@ -165,6 +166,18 @@ fn note_late(report: &Report, period: Period, now: Timestamp) -> Option<String> 
         format!(
             "What was used after {through} is not recorded yet, at least of one tenant. Control does it within 15 minutes; if it does not, the alert \
              BerthUsageNotRecorded says what to do."
+        )
+    })
+}
+
+/// What has lost its pool and its Project.
+fn note_merged(report: &Report) -> Option<String> {
+    let names: Vec<&str> = report.merged.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        let names = names.join(", ");
+        format!(
+            "A record has too many lines, of {names}: some of what was used is recorded without pool, product, mode, class, Project and Organization, and has \
+             the price of a rate for all."
         )
     })
 }

@@ -13,8 +13,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use std::collections::BTreeMap;
 
-/// Lines from which on further keys get a line with nothing but their resource, one for each resource. A team that moves between
-/// pools and classes again and again would otherwise have a record that the API server refuses.
+/// Lines from which on further keys lose their class. A team that moves between pools and classes again and again would otherwise have a record that the
+/// API server refuses. No price depends on the class.
+const MOST_WITH_CLASS: usize = 384;
+/// Lines from which on further keys lose the mode as well.
+const MOST_WITH_MODE: usize = 448;
+/// Lines from which on further keys get a line with nothing but their resource, one for each resource.
 const MOST_KEYS: usize = MAX_USAGE_LINES - UsageResource::ALL.len();
 
 /// Whether a record is older than it has to be kept: the month and that many whole months after it are over. With 0 no record is, as then
@@ -55,6 +59,11 @@ pub(crate) fn metered(record: &UsageRecord) -> Option<(Month, i64)> {
     Some((month, second_of(record.spec.metered_through.0).clamp(start, end)))
 }
 
+/// Whether a line with this key has what belongs to other keys, because the record has too many lines: it has nothing but a resource.
+pub(crate) fn is_merged(record: &UsageRecord, key: &LineKey) -> bool {
+    record.spec.lines.len() > MOST_KEYS && *key == LineKey::new(key.resource)
+}
+
 /// A record that is being made.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(BTreeMap<LineKey, Vec<i64>>);
@@ -77,13 +86,26 @@ impl Lines {
         if amount <= 0 {
             return;
         }
-        let has_room = self.0.len() < MOST_KEYS || self.0.contains_key(key);
-        let key = if has_room {
-            key.clone()
-        } else {
-            LineKey::new(key.resource)
-        };
+        let key = self.shorten(key);
         add_to_day(self.0.entry(key).or_default(), position, amount);
+    }
+
+    /// The key of the line to which something is added: the key itself, or in a record with many lines what is left of it. What prices depend on goes last.
+    fn shorten(&self, key: &LineKey) -> LineKey {
+        let has_room = |key: &LineKey, most: usize| self.0.len() < most || self.0.contains_key(key);
+        let mut shortened = key.clone();
+        if has_room(&shortened, MOST_WITH_CLASS) {
+            return shortened;
+        }
+        shortened.class_name = None;
+        if has_room(&shortened, MOST_WITH_MODE) {
+            return shortened;
+        }
+        shortened.mode = None;
+        if has_room(&shortened, MOST_KEYS) {
+            return shortened;
+        }
+        LineKey::new(key.resource)
     }
 
     /// The record of a tenant and month, with the metadata of the stored one, if there is one.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::item::testing::gpus;
 use berth_api::NodeMode;
 
 fn at(text: &str) -> Timestamp {
@@ -94,6 +95,83 @@ fn a_record_has_at_most_as_many_lines_as_its_schema_allows() {
     assert_eq!(first.daily, [2]);
 }
 
+/// GPUs of the pool h100 of the Project vision, with a class and a mode.
+fn with_class(number: usize, mode: NodeMode) -> LineKey {
+    LineKey {
+        class_name: Some(format!("class-{number:04}")),
+        mode: Some(mode),
+        ..gpus()
+    }
+}
+
+/// The lines of GPUs with this product, as they were added, and what they have.
+fn of_product(record: &UsageRecord, product: &str) -> Vec<(LineKey, i64)> {
+    let of_product = { record.spec.lines.iter() }.filter(|line| line.gpu_product.as_deref() == Some(product));
+    of_product
+        .map(|line| (LineKey::of(line), line.daily.iter().sum()))
+        .collect()
+}
+
+#[test]
+fn a_record_with_many_lines_keeps_what_prices_depend_on() {
+    let mut lines = Lines::default();
+    for number in 0..MAX_USAGE_LINES {
+        lines.add(&with_class(number, NodeMode::Dynamic), 0, 1);
+    }
+    let of_other_pool = |mode| LineKey {
+        pool_name: Some("b200".into()),
+        gpu_product: Some("B200".into()),
+        ..with_class(9000, mode)
+    };
+    lines.add(&of_other_pool(NodeMode::Private), 0, 1);
+    lines.add(&of_other_pool(NodeMode::Dynamic), 0, 2);
+    let record = record(lines, None);
+    assert_eq!(sum(&record), 512 + 1 + 2, "nothing is lost");
+    let expected = [(NodeMode::Private, 1), (NodeMode::Dynamic, 2)].map(|(mode, amount)| {
+        let key = LineKey {
+            class_name: None,
+            ..of_other_pool(mode)
+        };
+        (key, amount)
+    });
+    let mut found = of_product(&record, "B200");
+    found.sort_by_key(|(_, amount)| *amount);
+    assert_eq!(found, expected);
+    // Those of the first pool are in one line from some number on, with everything but their class.
+    let without_class: Vec<(LineKey, i64)> = { of_product(&record, "H100").into_iter() }
+        .filter(|(key, _)| key.class_name.is_none())
+        .collect();
+    let key = LineKey {
+        class_name: None,
+        ..gpus()
+    };
+    assert_eq!(without_class, [(key, 512 - 384)]);
+    let has_merged = record
+        .spec
+        .lines
+        .iter()
+        .any(|line| is_merged(&record, &LineKey::of(line)));
+    assert!(!has_merged);
+}
+
+#[test]
+fn a_record_with_more_lines_keeps_the_pool_the_product_and_the_project() {
+    let mut lines = Lines::default();
+    for number in 0..MOST_WITH_MODE {
+        lines.add(&pool(number), 0, 1);
+    }
+    for mode in [NodeMode::Private, NodeMode::Dynamic] {
+        lines.add(&with_class(1, mode), 0, 3);
+    }
+    let record = record(lines, None);
+    let key = LineKey {
+        class_name: None,
+        mode: None,
+        ..gpus()
+    };
+    assert_eq!(of_product(&record, "H100"), [(key, 6)]);
+}
+
 #[test]
 fn a_full_record_stays_as_it_is() {
     let mut lines = Lines::default();
@@ -112,6 +190,8 @@ fn a_full_record_stays_as_it_is() {
     }
     let full = record(lines, None);
     assert_eq!(full.spec.lines.len(), MAX_USAGE_LINES);
+    let merged = { full.spec.lines.iter() }.filter(|line| is_merged(&full, &LineKey::of(line)));
+    assert_eq!(merged.count(), UsageResource::ALL.len());
     assert_eq!(record(Lines::of(&full), Some(&full)), full);
 }
 

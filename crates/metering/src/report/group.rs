@@ -1,6 +1,6 @@
 //! In which groups usage is reported.
 
-use super::RecordInScope;
+use super::{RecordInScope, name_of};
 use crate::item::LineKey;
 use jiff::civil::Date;
 
@@ -68,7 +68,7 @@ impl GroupBy {
     pub(super) fn value(self, record: &RecordInScope<'_>, key: &LineKey, day: Date) -> Option<String> {
         let tenant = record.tenant();
         match self {
-            Self::Tenant => Some(format!("{}/{}", tenant.namespace, tenant.name)),
+            Self::Tenant => Some(name_of(tenant)),
             Self::Namespace => Some(tenant.namespace.clone()),
             Self::Project => key.project_name.clone(),
             Self::Organization => key.organization_name.clone(),

@@ -15,9 +15,9 @@ use crate::{
     item::LineKey,
     price::{Cost, PriceBook},
 };
-use berth_api::UsageRecord;
+use berth_api::{UsageRecord, UsageTenant};
 use jiff::{Timestamp, civil::Date};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Usage and costs of some days.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub struct Report {
     /// Whether nothing was used on these days after that time, as far as the records say: tenants that use something now, and are counted up to an
     /// earlier time, are not complete.
     pub is_complete: bool,
+    /// Tenants of which a record has too many lines, as `namespace/name`: some of what they used is in lines with nothing but a resource, so that it has
+    /// neither the group nor the price that it should have.
+    pub merged: BTreeSet<String>,
 }
 
 /// Usage and costs of a group.
@@ -55,6 +58,7 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
     let mut total = Row::default();
     let mut through = Through::default();
     let mut latest = Latest::default();
+    let mut merged = BTreeSet::new();
     let is_by_day = query.group_by.contains(&GroupBy::Day);
     for record in records {
         latest.add(record, query);
@@ -64,6 +68,9 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
         through.add(&record);
         let lines = record.lines();
         for (key, days) in lines.iter() {
+            if record.is_merged(key) && !days.is_empty() {
+                merged.insert(name_of(record.tenant()));
+            }
             // The days of a line are in one group, or each in one of its own.
             for days in days.chunk_by(|_, _| !is_by_day) {
                 let values = query.group_by.iter().map(|by| by.value(&record, key, days[0].0));
@@ -85,7 +92,13 @@ pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &P
         total,
         metered_through: through.time(),
         is_complete: through.earliest.is_none(),
+        merged,
     }
+}
+
+/// A tenant, as `namespace/name`.
+fn name_of(tenant: &UsageTenant) -> String {
+    format!("{}/{}", tenant.namespace, tenant.name)
 }
 
 /// An amount of a day and what it costs.

@@ -5,6 +5,7 @@ use crate::{
     calendar::{Month, start_of},
     item::LineKey,
     price::PriceBook,
+    record::is_merged,
 };
 use berth_api::{UsageRecord, UsageResource, UsageTenant};
 use jiff::{Span, Timestamp, civil::Date};
@@ -98,6 +99,11 @@ impl<'a> RecordInScope<'a> {
     /// Whether everything that was used on its days is in the record.
     pub(crate) fn is_complete(&self) -> bool {
         !self.record.spec.in_use || self.metered_through() >= self.end()
+    }
+
+    /// Whether a line has what belongs to other keys, because the record has too many lines.
+    pub(crate) fn is_merged(&self, key: &LineKey) -> bool {
+        is_merged(self.record, key)
     }
 
     /// When its last day ends.

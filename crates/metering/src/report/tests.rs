@@ -348,6 +348,30 @@ fn records_without_a_month_are_left_out() {
 }
 
 #[test]
+fn tenants_whose_records_have_too_many_lines_are_named() {
+    let of_pools = |pools: usize| {
+        let lines = (0..pools).map(|number| {
+            let key = LineKey {
+                pool_name: Some(format!("pool-{number}")),
+                ..gpus(None)
+            };
+            (key, 30, 3_600)
+        });
+        Recorded {
+            lines: lines.collect(),
+            ..unused("ai", "train")
+        }
+    };
+    let merged = |pools: usize, first: i8, last: i8| {
+        let days = query(date(2026, 10, first), date(2026, 10, last), &[]);
+        report(&[of_pools(pools).record()], &PriceBook::default(), &days).merged
+    };
+    assert!(merged(506, 1, 31).is_empty());
+    assert_eq!(merged(507, 1, 31), BTreeSet::from(["ai/train".to_owned()]));
+    assert!(merged(507, 1, 30).is_empty(), "nothing was used on these days");
+}
+
+#[test]
 fn more_days_than_a_month_has_are_left_out() {
     let mut record = records().remove(1);
     record.spec.lines.truncate(1);

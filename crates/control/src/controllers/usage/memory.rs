@@ -1,6 +1,7 @@
 //! What tenants use at an instant, as the watches know it, and what has to be remembered from one pass to the next.
 
 use super::{
+    modes::{RecordedModes, is_accepted},
     nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
 };
@@ -13,7 +14,11 @@ use berth_metering::{Identity, Item};
 use berth_quota::Projects;
 use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 /// How long it is remembered whose slug it was, when a tenant is gone: until what it had has left it.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
@@ -29,6 +34,8 @@ pub(super) struct Memory {
     proofs: Proofs,
     /// The shared pools of nodes.
     shared: HashMap<String, String>,
+    /// The modes of nodes that a control before this one has counted.
+    modes: RecordedModes,
     counted: CountedUntil,
 }
 
@@ -51,18 +58,24 @@ pub(super) struct Collected {
     pub(super) identities: Vec<Identity>,
     /// What they and others use.
     pub(super) items: Vec<Item>,
-    /// Ends of pods and claims that were not kept.
-    pub(super) lost: u64,
+    /// How many ends of pods and claims were not kept, by slug of the tenant.
+    pub(super) lost: BTreeMap<String, u64>,
 }
 
 impl Facts {
-    /// The mode of a node group; none if the tenant does not have it.
-    pub(super) fn mode_of_group(&self, group: &str) -> Option<NodeMode> {
-        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
-        groups.find(|of_tenant| of_tenant.name == group).map(|group| group.mode)
+    /// Whether its spec is accepted as it is.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.cluster.as_deref().is_some_and(is_accepted)
     }
 
-    /// The mode of the first node group with nodes of a pool that has nodes of its own.
+    /// The mode that its spec has for a node group with nodes of its own, of a pool; none if the spec has no such group.
+    pub(super) fn mode_of_group(&self, group: &str, pool: &str) -> Option<NodeMode> {
+        let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
+        let group = groups.find(|of_tenant| of_tenant.name == group && of_tenant.pool_name == pool)?;
+        Some(group.mode).filter(|mode| *mode != NodeMode::Shared)
+    }
+
+    /// The mode of the first node group in its spec with nodes of a pool that has nodes of its own.
     pub(super) fn mode_of_pool(&self, pool: &str) -> Option<NodeMode> {
         let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
         let of_pool = groups.find(|group| group.pool_name == pool && group.mode != NodeMode::Shared);
@@ -75,6 +88,7 @@ impl Memory {
     pub(super) fn remember(&mut self, record: &UsageRecord) {
         let tenant = &record.spec.tenant;
         let line = record.spec.lines.last();
+        self.modes.remember(record);
         self.tenants.entry(tenant.slug.clone()).or_insert_with(|| Facts {
             tenant: tenant.clone(),
             class: line.and_then(|line| line.class_name.clone()),
@@ -106,6 +120,7 @@ impl Memory {
                 tenants: &self.tenants,
                 pools: &pools,
                 before: &self.nodes,
+                modes: &self.modes,
             },
         );
         let mut sum = Sum::new(&self.tenants);
@@ -124,7 +139,7 @@ impl Memory {
                 sum.add_one_of_many(&self.counted, &using.tenant, key, amount, (using.since, until));
             }
         });
-        lost = lost.saturating_add(stores.metered.claims.read(|using, until| {
+        let of_claims = stores.metered.claims.read(|using, until| {
             let class = using.amount.class.clone().map(Cow::Owned);
             let key = (UsageResource::Storage, class, None);
             sum.add_one_of_many(
@@ -134,7 +149,11 @@ impl Memory {
                 using.amount.mebibytes,
                 (using.since, until),
             );
-        }));
+        });
+        for (tenant, count) in of_claims {
+            let of_tenant = lost.entry(tenant).or_default();
+            *of_tenant = of_tenant.saturating_add(count);
+        }
         let items = sum.items(&pools);
         let ObservedNodes { held, shared, .. } = observed;
         (self.nodes, self.shared) = (held, shared);
@@ -189,6 +208,7 @@ impl Memory {
             let gone_at = *facts.gone_at.get_or_insert(now);
             facts.cluster.is_some() || now.duration_since(gone_at) < REMEMBERED
         });
+        self.modes.retain(&self.tenants);
         identities
     }
 }
@@ -229,6 +249,7 @@ fn when_control_plane_runs(cluster: &TenantCluster) -> Option<(Option<Timestamp>
     let (since, until) = match cluster.sleep_state() {
         SleepState::Awake | SleepState::Waking => (created.max(changed), None),
         SleepState::FallingAsleep => (created, None),
+        // In Enforcing it runs for the platform, for a limited time that is not recorded.
         SleepState::Sleeping | SleepState::Enforcing => (created, Some(changed?)),
     };
     Some((since, [until, deleted].into_iter().flatten().min()))

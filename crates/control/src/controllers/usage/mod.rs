@@ -9,6 +9,7 @@ mod context;
 mod expire;
 mod load;
 mod memory;
+mod modes;
 mod nodes;
 mod sum;
 mod write;
@@ -85,10 +86,11 @@ fn count(context: &UsageContext) {
     state.observed_at = Some(now);
     state.clock_behind = observed.clock_behind;
     drop(state);
-    if collected.lost > 0 {
+    for (tenant, count) in &collected.lost {
         tracing::warn!(
-            count = collected.lost,
-            "there were too many pods and claims of tenants that ended: some are not counted"
+            tenant = tenant.as_str(),
+            count = *count,
+            "too many pods and claims of a tenant ended before usage could be recorded: some are not counted"
         );
     }
     log_observed(&observed);

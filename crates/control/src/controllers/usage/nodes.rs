@@ -1,6 +1,6 @@
 //! The nodes that tenants have, and those that have left them, from when until when.
 
-use super::memory::Facts;
+use super::{memory::Facts, modes::RecordedModes};
 use berth_api::{HostNodePool, HostNodePoolSpec, NodeMode, labels, quantity};
 use berth_node_lifecycle::{Assignment, node::shared_pool_of, recorded_gpus};
 use berth_planner::{MAX_NODE_GPUS, NodeState};
@@ -89,6 +89,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) pools: &'a HashMap<String, Arc<HostNodePool>>,
     /// The nodes that served a tenant at the last pass.
     pub(super) before: &'a HashMap<String, Held>,
+    /// The modes of nodes before the first pass.
+    pub(super) modes: &'a RecordedModes,
 }
 
 /// Finds the nodes of tenants. A node that has left its tenant says so until its state changes again, and is found each time; one that has not been seen
@@ -158,12 +160,17 @@ impl Surroundings<'_> {
             .get(name)
             .filter(|before| before.slug == slug && before.pool == *pool);
         let tenant = self.tenants.get(slug);
-        let named = tenant.and_then(|tenant| tenant.mode_of_group(&assignment.group));
-        let of_pool = || tenant?.mode_of_pool(pool);
+        let in_spec = tenant.and_then(|tenant| tenant.mode_of_group(&assignment.group, pool));
+        // Prices depend on the mode: one that is only wanted, or is of another group, does not count.
+        let accepted = tenant.filter(|tenant| tenant.is_accepted());
+        let mode = { in_spec.filter(|_| accepted.is_some()) }
+            .or_else(|| before?.mode)
+            .or_else(|| self.modes.find(slug, pool, in_spec))
+            .or_else(|| accepted?.mode_of_pool(pool));
         Held {
             slug: slug.to_owned(),
             pool: pool.clone(),
-            mode: named.or_else(|| before?.mode).or_else(of_pool),
+            mode,
             gpus: count_gpus(node, self.pools.get(pool).map(|pool| &pool.spec)),
             since,
         }

@@ -77,12 +77,31 @@ impl Fixture {
     }
 
     fn put_tenant(&self, name: &str, uid: &str, sleep: &Value) {
+        let created = at(-3600).to_string();
         let metadata =
-            json!({"name": name, "namespace": "team", "uid": uid, "creationTimestamp": at(-3600).to_string()});
+            json!({"name": name, "namespace": "team", "uid": uid, "generation": 1, "creationTimestamp": created});
         let group = json!({"name": "train", "poolName": "h100", "mode": "Dynamic", "maxReplicas": 4});
-        let status = json!({"controlPlaneNamespace": "cp", "className": "gold", "sleep": sleep});
+        let accepted = json!({"type": "Accepted", "status": "True", "reason": "Valid", "message": "",
+            "observedGeneration": 1, "lastTransitionTime": created});
+        let status =
+            json!({"controlPlaneNamespace": "cp", "className": "gold", "sleep": sleep, "conditions": [accepted]});
         let cluster = json!({"metadata": metadata, "spec": {"nodeGroups": [group]}, "status": status});
         self.host.insert(&tenant_path(name), cluster);
+    }
+
+    /// Gives the tenant other node groups, and says in its status whether they are accepted. None: its status is about the spec before.
+    fn set_groups(&self, groups: &Value, is_accepted: Option<bool>) {
+        let path = tenant_path("vision");
+        let mut cluster = self.host.get(&path).unwrap();
+        let generation = cluster["metadata"]["generation"].as_i64().unwrap() + 1;
+        cluster["metadata"]["generation"] = generation.into();
+        cluster["spec"]["nodeGroups"] = groups.clone();
+        if let Some(is_accepted) = is_accepted {
+            let condition = &mut cluster["status"]["conditions"][0];
+            condition["status"] = if is_accepted { "True".into() } else { "False".into() };
+            condition["observedGeneration"] = generation.into();
+        }
+        self.host.insert(&path, cluster);
     }
 
     fn remove_tenant(&self, name: &str) {

@@ -8,11 +8,11 @@ use super::{
     Forbidden, Withdrawal,
 };
 use crate::{authentication, network};
-use berth_api::{HostNodePool, NodeGroup, NodeMode, StorageOffer, TenantClass, Violation, sync_policy::allows};
+use berth_api::{HostNodePool, NodeGroup, StorageOffer, TenantClass, Violation, sync_policy::allows};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reason: a pool no longer offers the mode of a node group.
+/// Reason: a pool does not offer the mode of a node group that has nodes.
 pub(in super::super) const MODE_NOT_OFFERED: &str = "ModeNotOffered";
 /// Reasons: the class no longer offers what claims, or inline volumes of pods, are made with.
 pub(super) const STORAGE_CLASS_NOT_ALLOWED: &str = "StorageClassNotAllowed";
@@ -223,7 +223,7 @@ fn find_forbidden_by_pool(
         .collect();
     if !groups.is_empty() {
         let message = format!(
-            "HostNodePool {name} no longer offers the mode of the node groups {}; change their mode, or remove them from spec.nodeGroups",
+            "HostNodePool {name} does not offer the mode of the node groups {}; change their mode, or remove them from spec.nodeGroups",
             groups.join(", ")
         );
         add(MODE_NOT_OFFERED, message, Withdrawal::OwnNodes);
@@ -235,7 +235,7 @@ pub(in super::super) fn pool_forbids(pool: &HostNodePool, namespace: &Namespace<
     pool.spec.allowed_namespaces.allows(namespace.labels) == Some(false)
 }
 
-/// Names of the groups with nodes of their own whose mode the pool does not offer.
+/// Names of the groups whose mode the pool does not offer. One whose mode is Shared by now may have nodes that it got in another mode.
 pub(in super::super) fn groups_without_mode<'a>(
     groups: &'a [NodeGroup],
     name: &'a str,
@@ -243,9 +243,7 @@ pub(in super::super) fn groups_without_mode<'a>(
 ) -> impl Iterator<Item = String> + 'a {
     groups
         .iter()
-        .filter(move |group| {
-            group.pool_name == name && group.mode != NodeMode::Shared && !pool.spec.modes.contains(&group.mode)
-        })
+        .filter(move |group| group.pool_name == name && !pool.spec.modes.contains(&group.mode))
         .map(|group| group.name.clone())
 }
 

@@ -102,13 +102,20 @@ fn find(
     pools: &BTreeMap<String, (HostNodePool, usize)>,
     settings: &Settings,
 ) -> Vec<(&'static str, String, Withdrawal)> {
-    let groups = [
-        NodeGroup::private("train", "h100", 1),
-        NodeGroup::private("serve", "l40s", 1),
-    ];
+    let groups = [("train", "h100"), ("serve", "l40s")].map(|(name, pool)| NodeGroup::private(name, pool, 1));
+    find_with(&groups, class, pools, settings)
+}
+
+/// The same, with these node groups in its spec.
+fn find_with(
+    groups: &[NodeGroup],
+    class: Option<&TenantClass>,
+    pools: &BTreeMap<String, (HostNodePool, usize)>,
+    settings: &Settings,
+) -> Vec<(&'static str, String, Withdrawal)> {
     let running = Running {
         settings,
-        groups: &groups,
+        groups,
         held: BTreeSet::from([("train".to_owned(), "h100".to_owned())]),
     };
     let labels = BTreeMap::from([("team".to_owned(), "vision".to_owned())]);
@@ -282,6 +289,22 @@ fn a_pool_withdraws_only_the_nodes_that_the_tenant_has_of_it() {
         find(Some(&class(|_| {})), &other_mode, &settings()),
         [(MODE_NOT_OFFERED, "HostNodePool/h100".to_owned(), Withdrawal::OwnNodes)]
     );
+}
+
+#[test]
+fn a_group_that_becomes_shared_keeps_no_nodes_of_a_pool_that_does_not_offer_that() {
+    let shared = |name: &str, pool: &str| NodeGroup {
+        mode: NodeMode::Shared,
+        replicas: None,
+        ..NodeGroup::private(name, pool, 1)
+    };
+    let find = |groups: &[NodeGroup]| find_with(groups, Some(&class(|_| {})), &pools(), &settings());
+    assert_eq!(
+        find(&[shared("train", "h100"), shared("serve", "l40s")]),
+        [(MODE_NOT_OFFERED, "HostNodePool/h100".to_owned(), Withdrawal::OwnNodes)]
+    );
+    // It has no nodes.
+    assert!(find(&[shared("serve", "h100"), shared("train", "cpu")]).is_empty());
 }
 
 #[test]

@@ -192,6 +192,86 @@ async fn the_record_of_a_tenant_that_is_gone_stays_and_gets_what_its_nodes_prove
     }
 }
 
+/// The modes in which the tenant had GPUs, and how many GPU-seconds in each.
+fn gpus_by_mode(fixture: &Fixture) -> Vec<(Option<NodeMode>, i64)> {
+    let record = fixture.record();
+    let gpus = record.spec.lines.iter();
+    let gpus = gpus.filter(|line| line.resource == UsageResource::Gpu);
+    gpus.map(|line| (line.mode, line.daily.iter().sum())).collect()
+}
+
+fn private(group: &str) -> Value {
+    json!([{"name": group, "poolName": "h100", "mode": "Private", "replicas": 1}])
+}
+
+fn dynamic(group: &str, pool: &str) -> Value {
+    json!([{"name": group, "poolName": pool, "mode": "Dynamic", "minReplicas": 1, "maxReplicas": 1}])
+}
+
+#[tokio::test]
+async fn a_node_keeps_its_mode_if_the_spec_changes_and_is_not_accepted_or_is_about_other_nodes() {
+    let shared = json!([{"name": "train", "poolName": "h100", "mode": "Shared"}]);
+    for (groups, is_accepted) in [
+        (dynamic("train", "h100"), Some(false)),
+        (dynamic("train", "h100"), None),
+        (shared.clone(), Some(false)),
+        (shared, Some(true)),
+        (json!([]), Some(true)),
+        // It was removed and added again while the node drains.
+        (dynamic("train", "b200"), Some(true)),
+        (dynamic("other", "h100"), Some(true)),
+    ] {
+        for is_restarted in [false, true] {
+            let mut fixture = Fixture::new();
+            fixture.set_groups(&private("train"), Some(true));
+            fixture.assign("gpu-1", ("vision", UID), -600);
+            fixture.pass().await.unwrap();
+            fixture.set_groups(&groups, is_accepted);
+            if is_restarted {
+                fixture.restart();
+            }
+            fixture.advance_to(600);
+            fixture.pass().await.unwrap();
+            fixture.advance_to(1200);
+            fixture.release("gpu-1", -600, 900);
+            fixture.pass().await.unwrap();
+            let found = gpus_by_mode(&fixture);
+            let expected = [(Some(NodeMode::Private), 8 * 1500)];
+            assert_eq!(found, expected, "{groups} {is_accepted:?} {is_restarted}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_while_no_control_runs_had_the_mode_that_is_recorded() {
+    let mut fixture = Fixture::new();
+    fixture.set_groups(&private("train"), Some(true));
+    fixture.assign("gpu-1", ("vision", UID), -600);
+    fixture.pass().await.unwrap();
+    fixture.restart();
+    fixture.set_groups(&dynamic("train", "h100"), Some(true));
+    fixture.advance_to(600);
+    fixture.release("gpu-1", -600, 300);
+    fixture.pass().await.unwrap();
+    assert_eq!(gpus_by_mode(&fixture), [(Some(NodeMode::Private), 8 * 900)]);
+}
+
+#[tokio::test]
+async fn a_mode_counts_from_when_it_is_accepted() {
+    let mut fixture = Fixture::new();
+    fixture.set_groups(&private("train"), Some(true));
+    fixture.assign("gpu-1", ("vision", UID), -600);
+    fixture.pass().await.unwrap();
+    fixture.set_groups(&dynamic("train", "h100"), Some(true));
+    fixture.advance_to(1200);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    let [(first, before), (second, after)]: [(Option<NodeMode>, i64); 2] = gpus_by_mode(&fixture).try_into().unwrap();
+    assert_eq!((first, second), (Some(NodeMode::Private), Some(NodeMode::Dynamic)));
+    assert_seconds(before, 8, 600);
+    assert_seconds(after, 8, 1200);
+}
+
 #[tokio::test]
 async fn nodes_that_wait_join_or_are_scrubbed_are_the_platforms() {
     let mut fixture = Fixture::new();

@@ -121,6 +121,26 @@ async fn volumes_of_claims_count_by_class() {
 }
 
 #[tokio::test]
+async fn a_control_plane_that_runs_for_its_class_while_its_tenant_sleeps_does_not_count() {
+    let mut fixture = Fixture::new();
+    let sleep = |state: &str, since: i64| json!({"state": state, "since": at(since).to_string()});
+    fixture.put_tenant("vision", UID, &sleep("Sleeping", 0));
+    fixture.pass().await.unwrap();
+    fixture.put_tenant("vision", UID, &sleep("Enforcing", 0));
+    for seconds in [300, 2000] {
+        fixture.advance_to(seconds);
+        fixture.pass().await.unwrap();
+    }
+    assert!(!fixture.record().spec.in_use, "it uses nothing");
+    // A request wakes it at any time.
+    fixture.put_tenant("vision", UID, &sleep("Waking", 2500));
+    fixture.advance_to(3000);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3600 + 500);
+}
+
+#[tokio::test]
 async fn a_control_plane_does_not_count_while_its_tenant_sleeps() {
     let mut fixture = Fixture::new();
     let sleep = |state: &str, since: i64| json!({"state": state, "since": at(since).to_string()});
