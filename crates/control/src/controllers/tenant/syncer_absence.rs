@@ -79,9 +79,12 @@ impl SyncerAbsence {
         self.missed >= LIMIT
     }
 
-    /// Endpoints were deleted, or there were none. It is looked for more after the same time: a syncer may have worked in between, unseen.
-    pub(super) fn note_deletion(&mut self, has_deleted: bool) {
-        self.missed = Duration::ZERO;
+    /// Endpoints were deleted, or there were none. If these are all, more are looked for after the same time: a syncer may have worked in between, unseen.
+    /// Otherwise with the next look.
+    pub(super) fn note_deletion(&mut self, has_deleted: bool, is_complete: bool) {
+        if is_complete {
+            self.missed = Duration::ZERO;
+        }
         self.has_deleted |= has_deleted;
     }
 
@@ -195,16 +198,29 @@ mod tests {
         let start = Instant::now();
         let mut absence = SyncerAbsence::default();
         time_until_over(&mut absence, start, CHECK);
-        absence.note_deletion(true);
+        absence.note_deletion(true, true);
         let later = start + LIMIT;
         assert_eq!(
             time_until_over(&mut absence, later + CHECK, CHECK),
             LIMIT.saturating_sub(CHECK)
         );
-        absence.note_deletion(false);
+        absence.note_deletion(false, true);
         assert!(absence.has_deleted());
         absence.note_working(later);
         assert!(!absence.has_deleted());
+    }
+
+    #[test]
+    fn endpoints_that_are_left_are_looked_for_with_the_next_look() {
+        let start = Instant::now();
+        let mut absence = SyncerAbsence::default();
+        time_until_over(&mut absence, start, CHECK);
+        absence.note_deletion(true, false);
+        assert!(absence.has_deleted());
+        assert!(absence.note_missing(start + LIMIT + CHECK));
+        absence.note_deletion(false, true);
+        assert!(absence.has_deleted());
+        assert!(!absence.note_missing(start + LIMIT + 2 * CHECK));
     }
 
     #[test]
