@@ -1,6 +1,9 @@
 //! Which borrowed nodes are reclaimed, and for which requests.
 
-use super::{advance, plan_and_describe, support::describe, support::read_fleet};
+use super::{
+    advance, plan_and_describe,
+    support::{describe, read_fleet},
+};
 
 scenario!(
     a_request_within_nominal_quota_reclaims_borrowed_nodes,
