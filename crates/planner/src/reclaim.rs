@@ -121,7 +121,7 @@ impl<'a> PlanningPass<'a> {
     }
 
     /// Whether requests of its group count on a node. None counts on those that other pods keep.
-    fn is_counted_on(&self, node: usize) -> bool {
+    pub fn is_counted_on(&self, node: usize) -> bool {
         let is_needed = matches!(
             self.decisions[node],
             Decision::Needed | Decision::AssumedReleased { needed: true }

@@ -1,7 +1,9 @@
 //! Which borrowed nodes are reclaimed, and for which requests.
 
 use super::{
-    advance, plan_and_describe,
+    advance,
+    minimums::reclaimed_in,
+    plan_and_describe,
     support::{describe, read_fleet},
 };
 
@@ -212,4 +214,26 @@ fn nodes_in_use_that_others_count_on_are_reclaimed_for_a_priority_above_theirs_a
     let alone = text.replace("demand a/g", "#").replace("RULE", "reclaim=fair-share");
     let mut fleet = read_fleet(&alone.replace("LATE", "1"));
     assert_eq!(advance(&mut fleet).actions.len(), 1);
+}
+
+/// A minimum gets the first of them. One that is not counted on, with work that is more important, comes before them in the list.
+#[test]
+fn nodes_that_others_count_on_are_enough_for_a_minimum_that_waits_and_for_a_request() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        tenant p
+        group p/private h100 1..1
+        tenant u
+        group u/g h100 0..4
+        demand u/g urgent 1x8 prio=5 since=5
+        tenant s
+        group s/g h100 0..8
+        demand s/g stuck 2x4 since=900
+        node n1 s/g used=8 age=7200 prio=6
+        node n2..n3 s/g used=4 age=7200 prio=1
+    ";
+    assert_eq!(reclaimed_in(text), ["n2", "n3"]);
+    // One is not: the request would get none.
+    let one = text.replace("n2..n3", "n2");
+    assert_eq!(reclaimed_in(&one), Vec::<String>::new());
 }
