@@ -98,7 +98,11 @@ impl Assignment {
             }
             None => AssignmentState::Scrubbing,
         };
-        let time = |key: &str| annotation(key).parse().ok();
+        let time = |key: &str| annotation(key).parse::<Timestamp>().ok();
+        let owned_since = time(labels::ASSIGNED_SINCE);
+        // A control that did not write it has entered the state at that time, and kept nothing in later ones.
+        let has_just_left = owned_since.is_some() && !state.has_tenant();
+        let left_at = time(labels::LEFT_AT).or_else(|| time(labels::STATE_SINCE).filter(|_| has_just_left));
         Some(Self {
             state,
             uid: if state.has_tenant() { uid.into() } else { String::new() },
@@ -106,8 +110,8 @@ impl Assignment {
             group: label(labels::NODE_GROUP).into(),
             pool: label(labels::POOL).into(),
             since: time(labels::STATE_SINCE),
-            owned_since: time(labels::ASSIGNED_SINCE),
-            left_at: time(labels::LEFT_AT),
+            owned_since,
+            left_at,
             reserved_with: annotation(labels::RESERVED_WITH).parse().unwrap_or(1),
             cordoned_until: time(labels::DRAIN_AT),
             recycling_id: annotation(labels::RECYCLING_ID).into(),

@@ -225,6 +225,25 @@ fn a_node_whose_scrub_starts_again_says_the_same() {
     }
 }
 
+/// An earlier version of Berth has written it, or somebody has removed the annotation.
+#[test]
+fn a_node_that_does_not_say_when_it_has_left_its_tenant_says_it_by_its_state() {
+    let (mut node, scrubbing) = in_state(AssignmentState::Scrubbing);
+    let mut without = node.annotations().clone();
+    without.remove(labels::LEFT_AT);
+    node.metadata.annotations = Some(without);
+    let read = Assignment::read(&node).unwrap();
+    assert_eq!(read, scrubbing);
+    assert!(!read.is_written_on(&node), "it is written again");
+    let again = read.start_recycling(&node, at(60), "again");
+    assert_eq!((again.owned_since, again.left_at), (Some(at(20)), Some(at(40))));
+    // Of those that serve a tenant, the state says something else.
+    for state in [AssignmentState::Assigned, AssignmentState::Draining] {
+        let (node, _) = in_state(state);
+        assert_eq!(Assignment::read(&node).unwrap().left_at, None, "{state:?}");
+    }
+}
+
 #[test]
 fn each_recycling_has_its_own_id() {
     let (node, assignment) = in_state(AssignmentState::Draining);

@@ -66,7 +66,8 @@ fn proof_of(node: &Node) -> Option<Proof> {
     let annotations = node.annotations();
     let time = |key: &str| annotations.get(key).cloned();
     let has_left = annotations.contains_key(labels::PREVIOUS_TENANT);
-    let (since, until) = time(labels::ASSIGNED_SINCE).zip(time(labels::LEFT_AT))?;
+    let until = time(labels::LEFT_AT).or_else(|| time(labels::STATE_SINCE));
+    let (since, until) = time(labels::ASSIGNED_SINCE).zip(until)?;
     has_left.then(|| (node.name_any(), since, until))
 }
 
