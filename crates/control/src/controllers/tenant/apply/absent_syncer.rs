@@ -125,6 +125,9 @@ async fn delete(context: &TenantContext, tenant: &Tenant, network: &NetworkLimit
     }
     if let Err(error) = result {
         tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant whose syncer does not work");
+        if !tenant.memory.syncer_absence().note_left(Instant::now()) {
+            return;
+        }
         let message = format!(
             "the syncer of the tenant has not worked for two minutes, and EndpointSlices with addresses of pods that the tenant has made itself are left on \
              the host: such an address may be that of another pod by now. Berth tries again to delete them: {error}"
