@@ -188,8 +188,8 @@ fn sleeping(cause: Option<SleepCause>, wakes_at: Option<Timestamp>) -> Condition
 fn not_enforced(sleeping: &ConditionUpdate) -> ConditionUpdate {
     let message = format!(
         "{}. The rules of its class have changed, or Berth was upgraded, and its syncer has not enforced them within 30 minutes, so that its objects on the \
-         host may not follow them; it is started again after a pause, which doubles each time up to four hours. ask the platform team \
-         to look at the log of its syncer",
+         host may not follow them; it is started again after a pause, which doubles each time up to four hours; ask the platform \
+         team to look at the log of its syncer",
         sleeping.message
     );
     ConditionUpdate::mark_false(AWAKE, CLASS_NOT_ENFORCED, message)
