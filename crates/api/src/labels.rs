@@ -32,10 +32,13 @@ pub const RECYCLING: &str = "recycling";
 /// Annotation on a node: since when it is in its state (RFC 3339).
 /// Set by: Berth.
 pub const STATE_SINCE: &str = "berth.dev/state-since";
-/// Annotation on a node: since when it serves its tenant (RFC 3339). In the first state after it has left its tenant, which began at [`STATE_SINCE`]: since
-/// when it served that one.
+/// Annotation on a node: since when it serves its tenant (RFC 3339). In the first state after it has left its tenant, also if its scrub starts again: since when
+/// it served that one, until [`LEFT_AT`].
 /// Set by: Berth.
 pub const ASSIGNED_SINCE: &str = "berth.dev/assigned-since";
+/// Annotation on a node in the first state after it has left its tenant, also if its scrub starts again: when it left that one (RFC 3339).
+/// Set by: Berth.
+pub const LEFT_AT: &str = "berth.dev/left-at";
 /// Annotation on a node: reason of its state, as text.
 /// Set by: Berth.
 pub const REASON: &str = "berth.dev/reason";

@@ -194,11 +194,9 @@ where
     }
 }
 
-/// Deletes several objects as [`delete_same`], some at the same time. Those that are gone or have been made again count as deleted.
-///
-/// # Errors
-/// One cannot be deleted. Others may be by then.
-pub async fn delete_several<K>(api: &Api<K>, read: impl IntoIterator<Item = ObjectMeta>) -> kube::Result<()>
+/// Deletes several objects as [`delete_same`], some at the same time. One that cannot be deleted keeps no other one. Returns how many were deleted now, without
+/// those that are gone or have been made again, and the error of one that could not be deleted.
+pub async fn delete_several<K>(api: &Api<K>, read: impl IntoIterator<Item = ObjectMeta>) -> (usize, kube::Result<()>)
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -209,8 +207,9 @@ where
             async move { delete_same(&api, &read, None).await }
         })
         .collect();
-    let deleted: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(AT_A_TIME).collect().await;
-    deleted.into_iter().try_for_each(|result| result.map(drop))
+    let answers: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(AT_A_TIME).collect().await;
+    let deleted = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+    (deleted, answers.into_iter().try_for_each(|answer| answer.map(drop)))
 }
 
 /// Deletes all objects of a kind in a namespace. The API server answers with all of them, in one piece and in full: where tenants fill them, that is more

@@ -4,7 +4,7 @@
 //! they are owed. Demand that is only more important, or has less than its fair share, stops no work of others for a minimum that still lacks nodes then.
 
 use crate::Topology;
-use crate::pass::{Decision, PlanningPass, Victims};
+use crate::pass::{PlanningPass, Victims};
 use std::collections::BTreeMap;
 
 /// A request that reclaims nodes which minimums would get.
@@ -107,18 +107,19 @@ impl PlanningPass<'_> {
         let mut waiting = minimums.flat_map(|(tenant, missing)| std::iter::repeat_n(*tenant, *missing));
         let mut taken: Vec<(usize, Option<usize>)> = Vec::new();
         for list in lists {
+            // Of the nodes that requests of the group do not count on, and of those that they do, which come after them.
+            let mut is_over = [false; 2];
             for at in list.iter().copied() {
                 if taken.len() == wanted {
                     break;
                 }
-                if !self.is_fit(claim.request, at) {
+                let part = usize::from(self.is_counted_on(at));
+                if is_over[part] || !self.is_fit(claim.request, at) {
                     continue;
                 }
                 if !self.may_reclaim(claim.request, at, claim.gpus, self.view.gpus(at)) {
-                    // Those after it have work that is as important, or are counted on.
-                    if self.decisions[at] == Decision::Undecided && self.view.nodes[at].is_in_use() {
-                        break;
-                    }
+                    // Those after it have work that is as important.
+                    is_over[part] = self.view.nodes[at].is_in_use();
                     continue;
                 }
                 // What a minimum gets counts for its tenant, which may be of the same Project.

@@ -94,8 +94,7 @@ impl<'a> PlanningPass<'a> {
                 gang(*at),
                 node.object.pods,
             );
-            let is_needed = self.decisions[*at] == Decision::Needed && !self.kept_by_pods.contains(at);
-            (is_needed, use_of_it, Reverse(since), Reverse(*at))
+            (self.is_counted_on(*at), use_of_it, Reverse(since), Reverse(*at))
         });
         list
     }
@@ -121,11 +120,19 @@ impl<'a> PlanningPass<'a> {
         matches!(self.decisions[node], Decision::Undecided | Decision::Needed)
     }
 
+    /// Whether requests of its group count on a node. None counts on those that other pods keep.
+    pub fn is_counted_on(&self, node: usize) -> bool {
+        let is_needed = matches!(
+            self.decisions[node],
+            Decision::Needed | Decision::AssumedReleased { needed: true }
+        );
+        is_needed && !self.kept_by_pods.contains(&node)
+    }
+
     /// The highest priority of the pods that run on a node or will run there.
     fn priority_of_use(&self, node: usize) -> i32 {
         let of = &self.view.nodes[node];
-        let is_counted_on = self.decisions[node] == Decision::Needed && !self.kept_by_pods.contains(&node);
-        let group = of.group.filter(|_| is_counted_on);
+        let group = of.group.filter(|_| self.is_counted_on(node));
         let waiting = group.and_then(|group| {
             let demand = self.view.node_groups[group].spec.demand.iter();
             demand.map(|demand| demand.priority).max()
@@ -214,8 +221,8 @@ impl<'a> PlanningPass<'a> {
             let gpus = self.view.gpus(*at);
             self.may_reclaim(request, *at, already + gpus, gpus)
         };
-        // Whether a node may be reclaimed depends only on its tenant and on the priority of the pods there. Of the nodes that other pods keep,
-        // and of those in use, the first has the lowest priority.
+        // Whether a node may be reclaimed depends only on its tenant, on the priority of the pods there, and on whether requests count on it. Of the nodes that
+        // other pods keep, and of those in use that are counted on and that are not, the first has the lowest priority.
         let first = list.iter().copied().find(fits)?;
         if may_reclaim(&first) {
             return Some(first);
@@ -223,8 +230,14 @@ impl<'a> PlanningPass<'a> {
         let is_idle = |at: &usize| self.view.nodes[*at].object.idle_since.is_some();
         let is_kept = |at: &usize| self.kept_by_pods.contains(at);
         let kept = list.iter().copied().find(|at| is_kept(at) && fits(at));
-        let in_use = list.iter().copied().find(|at| !is_idle(at) && fits(at));
-        [kept, in_use].into_iter().flatten().find(may_reclaim)
+        let in_use = |is_counted_on: bool| {
+            let of_these = |at: &usize| !is_idle(at) && self.is_counted_on(*at) == is_counted_on && fits(at);
+            list.iter().copied().find(of_these)
+        };
+        [kept, in_use(false), in_use(true)]
+            .into_iter()
+            .flatten()
+            .find(may_reclaim)
     }
 
     /// Whether nodes are reclaimed for fairness alone. Not in a FIFO pool: another tenant would get them, and they would be
@@ -243,14 +256,7 @@ impl<'a> PlanningPass<'a> {
         if self.may_reclaim_as_owed(claimant, node, additional_gpus, held_gpus) {
             return true;
         }
-        // Nodes that requests of the holder count on are reclaimed for nominal quotas only: otherwise gangs would take nodes
-        // from each other in turn, and none would start. None counts on those that other pods keep.
-        let is_needed = matches!(
-            self.decisions[node],
-            Decision::Needed | Decision::AssumedReleased { needed: true }
-        );
-        let counted_on = is_needed && !self.kept_by_pods.contains(&node);
-        if counted_on || self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
+        if self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
             return false;
         }
         // A tenant that is giving up nodes reclaims none: nodes would move in circles.
@@ -258,9 +264,11 @@ impl<'a> PlanningPass<'a> {
             return false;
         }
         let (running, priority) = (self.priority_of_use(node), self.view.requests[request].demand.priority);
+        // Above all that wait for the node as well: these could not take it back, and keep it from nobody although they may never start.
         let urgent = running < priority && self.view.nodes[node].object.has_users();
-        // Pods of higher priority would be served first when they wait again, and take the node back.
-        let fair = running <= priority && self.reclaims_for_fairness();
+        // Pods of higher priority would be served first when they wait again, and take the node back. And if nodes that requests of the holder count on were
+        // reclaimed for fairness, gangs would take nodes from each other in turn, and none would start.
+        let fair = running <= priority && self.reclaims_for_fairness() && !self.is_counted_on(node);
         urgent || fair && self.tree.is_fairer(claimant, holder, additional_gpus, held_gpus)
     }
 

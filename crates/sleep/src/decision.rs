@@ -79,10 +79,18 @@ pub enum Enforcement {
     /// They follow those that the class has now: as its syncer says, and of a tenant that sleeps as it was recorded.
     Present,
     /// They may follow earlier ones.
-    Earlier {
-        /// Whether the syncer of a tenant that sleeps may be started because of that now. Few are at the same time.
-        may_start: bool,
-    },
+    Earlier(Turn),
+}
+
+/// Whether the syncer of a tenant that sleeps may run because the rules of its class have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is started, or goes on.
+    Now,
+    /// It is not started yet: few are at the same time. One that runs goes on.
+    Later,
+    /// It had its time, and its objects did not follow the rules even so. It is started again after a pause.
+    Over,
 }
 
 /// What only the tenant's API server knows.
@@ -115,6 +123,8 @@ pub enum Decision {
     },
     /// Record that its API server and its syncer run for the rules of its class, while it sleeps.
     Enforce,
+    /// Record that both run no more, although its objects may not follow the rules of its class.
+    StopEnforcing,
     /// Record that it sleeps: nothing of it runs but the control plane.
     Sleep {
         /// When it wakes by itself.
@@ -298,20 +308,21 @@ impl Facts {
     /// Whatever its mode is, the rules of its class hold for a tenant that sleeps.
     fn decide_sleeping(&self) -> Decision {
         match self.enforcement {
-            Enforcement::Earlier { may_start: true } => Decision::Enforce,
-            Enforcement::Earlier { may_start: false } | Enforcement::Present => Decision::Stay(Stay::Sleeping {
+            Enforcement::Earlier(Turn::Now) => Decision::Enforce,
+            Enforcement::Earlier(Turn::Later | Turn::Over) | Enforcement::Present => Decision::Stay(Stay::Sleeping {
                 wakes_at: self.wake_time(self.wakes_at),
             }),
         }
     }
 
-    /// Without a limit of time: a tenant that keeps its syncer from enforcing the class does not sleep again.
+    /// A tenant whose syncer cannot enforce the class does not run for ever because of that: it is started again and again, with pauses.
     fn decide_enforcing(&self) -> Decision {
         match self.enforcement {
             Enforcement::Present => Decision::Sleep {
                 wakes_at: self.wake_time(self.wakes_at),
             },
-            Enforcement::Earlier { .. } => Decision::Stay(Stay::Enforcing),
+            Enforcement::Earlier(Turn::Now | Turn::Later) => Decision::Stay(Stay::Enforcing),
+            Enforcement::Earlier(Turn::Over) => Decision::StopEnforcing,
         }
     }
 

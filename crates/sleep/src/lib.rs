@@ -10,7 +10,7 @@
 pub mod activity;
 pub mod decision;
 
-pub use decision::{Activity, Decision, Enforcement, Facts, Inside, Stay, WakeCause, decide};
+pub use decision::{Activity, Decision, Enforcement, Facts, Inside, Stay, Turn, WakeCause, decide};
 
 /// Seconds for which budgets may keep pods of a tenant that falls asleep.
 pub const EVICTION_TIMEOUT_SECONDS: u32 = 300;

@@ -42,7 +42,7 @@ fn are_in_use(records: &[UsageRecord]) -> bool {
 fn held(node: &Node) -> (i64, i64) {
     let time = |key: &str| node.annotations()[key].parse::<Timestamp>().unwrap().as_second();
     let gpus = node.annotations()[labels::RECORDED_GPUS].rsplit_once('=').unwrap().1;
-    let seconds = time(labels::STATE_SINCE) - time(labels::ASSIGNED_SINCE);
+    let seconds = time(labels::LEFT_AT) - time(labels::ASSIGNED_SINCE);
     (seconds, gpus.parse().unwrap())
 }
 

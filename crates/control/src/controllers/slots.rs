@@ -2,13 +2,22 @@
 //!
 //! A tenant decides how long calls to its API server take: its webhooks may never answer. So a reconcile lends its slot to others
 //! while it waits for something of a tenant ([`Slot::lend`]), and each wait has a time limit. Whatever tenants do, they hold no
-//! slot. As a key is reconciled once at a time, no more reconciles wait than there are tenants.
+//! slot. As a key is reconciled once at a time, no more reconciles wait than there are tenants. All waits of a reconcile together are limited as well:
+//! one that is given up writes no status.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout},
+};
+
+/// Time for all waits of a reconcile but [`Slot::lend_in_full`], each as long as it may take.
+const WAITS: Duration = Duration::from_secs(50);
+/// Time for each wait once that is used up: enough for what answers at once, so that what does not answer keeps nothing from being tried.
+const LEAST_WAIT: Duration = Duration::from_secs(2);
 
 /// All slots. Cheap to clone; all clones share them.
 #[derive(Clone, Debug)]
@@ -24,6 +33,7 @@ impl Slots {
     pub async fn take(&self) -> Slot {
         Slot {
             permit: Mutex::new(self.acquire().await),
+            waited: Mutex::default(),
             slots: self.clone(),
         }
     }
@@ -39,17 +49,45 @@ impl Slots {
 pub struct Slot {
     slots: Slots,
     permit: Mutex<Option<OwnedSemaphorePermit>>,
+    /// For how long its reconcile has waited for the tenant.
+    waited: Mutex<Duration>,
 }
 
 impl Slot {
-    /// Waits at most `limit` for `call`, which waits for something of a tenant. Others have the slot meanwhile. None: the limit
-    /// has passed.
+    /// Waits at most `limit` for `call`, which waits for something of a tenant, and not longer than [`Slot::shorten`] says. Others have the slot meanwhile.
+    /// None: the limit has passed.
     pub async fn lend<T>(&self, limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+        let limited = async {
+            let start = Instant::now();
+            let result = timeout(self.shorten(limit), call).await.ok();
+            *self.waited() += start.elapsed();
+            result
+        };
+        self.leave_to_others_during(limited).await
+    }
+
+    /// As [`Slot::lend`], however long the reconcile has waited before: for one call of a reconcile, which would come no further in less time.
+    pub async fn lend_in_full<T>(&self, limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+        let limited = async { timeout(limit, call).await.ok() };
+        self.leave_to_others_during(limited).await
+    }
+
+    async fn leave_to_others_during<T>(&self, call: impl Future<Output = T>) -> T {
         self.put(None);
-        let result = tokio::time::timeout(limit, call).await.ok();
+        let result = call.await;
         let permit = self.slots.acquire().await;
         self.put(permit);
         result
+    }
+
+    /// How long a wait may take that begins now, if it may take this long in a reconcile that has not waited yet.
+    pub fn shorten(&self, limit: Duration) -> Duration {
+        let left = WAITS.saturating_sub(*self.waited());
+        limit.min(left.max(LEAST_WAIT))
+    }
+
+    fn waited(&self) -> MutexGuard<'_, Duration> {
+        self.waited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, permit: Option<OwnedSemaphorePermit>) {
@@ -61,7 +99,6 @@ impl Slot {
 mod tests {
     use super::*;
     use std::future::pending;
-    use tokio::time::{Instant, timeout};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -108,6 +145,33 @@ mod tests {
         assert!(timeout(SECOND, slots.take()).await.is_err(), "it has its slot again");
         drop(slot);
         assert!(timeout(SECOND, slots.take()).await.is_ok());
+    }
+
+    /// A reconcile that takes 100 s is given up, and its status is not written.
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_ends_although_nothing_of_its_tenant_answers() {
+        let slot = Slots::new(1).take().await;
+        let start = Instant::now();
+        for limit in [6, 20, 32, 3, 5, 3, 3, 10, 10, 5, 5, 5] {
+            assert_eq!(slot.lend(limit * SECOND, pending::<()>()).await, None);
+            // Each is tried, and what answers has its answer.
+            assert_eq!(slot.lend(limit * SECOND, async { 7 }).await, Some(7));
+        }
+        assert!(start.elapsed() <= 70 * SECOND, "{:?}", start.elapsed());
+        let full = 20 * SECOND;
+        assert_eq!(slot.lend_in_full(full, pending::<()>()).await, None);
+        assert!(start.elapsed() <= 90 * SECOND, "{:?}", start.elapsed());
+        assert_eq!(slot.shorten(SECOND), SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_time_in_which_it_waits_counts() {
+        let slot = Slots::new(1).take().await;
+        tokio::time::sleep(10 * WAITS).await;
+        assert_eq!(slot.shorten(WAITS), WAITS);
+        slot.lend(WAITS, tokio::time::sleep(30 * SECOND)).await;
+        let left = slot.shorten(WAITS);
+        assert!(left <= 20 * SECOND && left > 19 * SECOND, "{left:?}");
     }
 
     #[tokio::test(start_paused = true)]

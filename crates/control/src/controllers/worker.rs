@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Reconciles that may run at once, without those that wait for a tenant. More would only queue up at the host's API server.
 const SLOTS: usize = 16;
-/// Time after which a reconcile is given up and tried again. Longer than it may wait for its tenant.
+/// Time after which a reconcile is given up and tried again. Longer than it may wait for its tenant: see [`super::slots`].
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(100);
 /// Time that reconciles have to end when control stops. The next control does what is left.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -34,8 +34,10 @@ pub struct Assignment {
     pub pool: String,
     /// When it entered the state.
     pub since: Option<Timestamp>,
-    /// When it began to serve its tenant. In the first state after it has left its tenant, which it entered then: when it began to serve that one.
+    /// When it began to serve its tenant. In the first state after it has left its tenant, also if its scrub starts again: when it began to serve that one.
     pub owned_since: Option<Timestamp>,
+    /// When it left its tenant, in the same states.
+    pub left_at: Option<Timestamp>,
     /// How many nodes the group must have before this one joins.
     pub reserved_with: u32,
     /// When its drain begins.
@@ -96,7 +98,11 @@ impl Assignment {
             }
             None => AssignmentState::Scrubbing,
         };
-        let time = |key: &str| annotation(key).parse().ok();
+        let time = |key: &str| annotation(key).parse::<Timestamp>().ok();
+        let owned_since = time(labels::ASSIGNED_SINCE);
+        // A control that did not write it has entered the state at that time, and kept nothing in later ones.
+        let has_just_left = owned_since.is_some() && !state.has_tenant();
+        let left_at = time(labels::LEFT_AT).or_else(|| time(labels::STATE_SINCE).filter(|_| has_just_left));
         Some(Self {
             state,
             uid: if state.has_tenant() { uid.into() } else { String::new() },
@@ -104,7 +110,8 @@ impl Assignment {
             group: label(labels::NODE_GROUP).into(),
             pool: label(labels::POOL).into(),
             since: time(labels::STATE_SINCE),
-            owned_since: time(labels::ASSIGNED_SINCE),
+            owned_since,
+            left_at,
             reserved_with: annotation(labels::RESERVED_WITH).parse().unwrap_or(1),
             cordoned_until: time(labels::DRAIN_AT),
             recycling_id: annotation(labels::RECYCLING_ID).into(),
@@ -125,6 +132,7 @@ impl Assignment {
             pool: pool.into(),
             since: Some(now),
             owned_since: None,
+            left_at: None,
             reserved_with: of,
             cordoned_until: None,
             recycling_id: String::new(),
@@ -147,6 +155,9 @@ impl Assignment {
     /// The same node in another state from `now` on.
     #[must_use]
     pub fn with_state(&self, state: AssignmentState, now: Timestamp, reason: &str) -> Self {
+        let leaves = self.state.runs_tenant_pods() && !state.has_tenant();
+        // From when to when its tenant had it can be read on the node until it enters another state. It may not be counted yet.
+        let is_scrubbed_again = [self.state, state] == [AssignmentState::Scrubbing; 2];
         Self {
             state,
             uid: if state.has_tenant() {
@@ -164,9 +175,13 @@ impl Assignment {
             owned_since: match state {
                 AssignmentState::Assigned => self.owned_since.or(Some(now)),
                 _ if state.runs_tenant_pods() => self.owned_since,
-                // From when to when its tenant had it can be read on the node until it enters another state.
-                _ if self.state.runs_tenant_pods() && !state.has_tenant() => self.owned_since,
+                _ if leaves || is_scrubbed_again => self.owned_since,
                 _ => None,
+            },
+            left_at: if leaves {
+                self.owned_since.and(Some(now))
+            } else {
+                self.left_at.filter(|_| is_scrubbed_again)
             },
             cordoned_until: None,
             reason: reason.into(),
@@ -204,6 +219,7 @@ impl Assignment {
             // It stays cordoned for the decided duration.
             cordoned_until: back(self.cordoned_until, by),
             owned_since: back(self.owned_since, ahead(self.owned_since)),
+            left_at: back(self.left_at, ahead(self.left_at)),
             ..self.clone()
         }
     }

@@ -30,7 +30,7 @@ impl Assignment {
     }
 
     /// The annotations (`None`: must be absent).
-    fn annotations(&self) -> [(&'static str, Option<String>); 13] {
+    fn annotations(&self) -> [(&'static str, Option<String>); 14] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let is_over = !self.state.has_tenant();
@@ -39,6 +39,7 @@ impl Assignment {
             (labels::NODE_STATE, Some(self.state.name().to_owned())),
             (labels::STATE_SINCE, time(self.since)),
             (labels::ASSIGNED_SINCE, time(self.owned_since)),
+            (labels::LEFT_AT, time(self.left_at)),
             (labels::REASON, filled(&self.reason)),
             (
                 labels::RESERVED_WITH,
@@ -141,11 +142,12 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 18] = [
+    const ANNOTATIONS: [&str; 19] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
         labels::ASSIGNED_SINCE,
+        labels::LEFT_AT,
         labels::REASON,
         labels::RESERVED_WITH,
         labels::DRAIN_AT,

@@ -189,7 +189,7 @@ fn a_node_that_has_just_left_its_tenant_says_from_when_to_when_that_had_it() {
     ] {
         let read = Assignment::read(&written(&node, &left)).unwrap();
         assert_eq!(
-            (read.owned_since, read.since),
+            (read.owned_since, read.left_at),
             (Some(at(20)), Some(at(40))),
             "{:?}",
             left.state
@@ -197,13 +197,53 @@ fn a_node_that_has_just_left_its_tenant_says_from_when_to_when_that_had_it() {
         assert_eq!((read.uid.as_str(), read.slug.as_str()), ("", "vision-abc"));
         // Later states begin at other times.
         for next in [AssignmentState::Validating, AssignmentState::Quarantined] {
-            assert_eq!(left.with_state(next, at(50), "").owned_since, None);
+            let later = left.with_state(next, at(50), "");
+            assert_eq!((later.owned_since, later.left_at), (None, None));
         }
-        assert_eq!(left.start_recycling(&node, at(50), "again").owned_since, None);
     }
     let (node, joining) = in_state(AssignmentState::Joining);
     let never_served = joining.start_recycling(&node, at(40), "not wanted any more");
-    assert_eq!(never_served.owned_since, None);
+    assert_eq!((never_served.owned_since, never_served.left_at), (None, None));
+}
+
+/// A pod was bound late, or control did not run: that the tenant had the node may not be counted yet.
+#[test]
+fn a_node_whose_scrub_starts_again_says_the_same() {
+    let (node, draining) = in_state(AssignmentState::Draining);
+    let mut left = draining.start_recycling(&node, at(40), "reclaimed");
+    for second in [50, 60] {
+        left = Assignment::read(&written(&node, &left.start_recycling(&node, at(second), "again"))).unwrap();
+        assert_eq!(
+            (left.owned_since, left.left_at, left.since),
+            (Some(at(20)), Some(at(40)), Some(at(second)))
+        );
+    }
+    // After a scrub or a quarantine, nothing begins that anybody could take for it.
+    for before in [AssignmentState::Validating, AssignmentState::Quarantined] {
+        let again = left
+            .with_state(before, at(70), "")
+            .start_recycling(&node, at(80), "again");
+        assert_eq!((again.owned_since, again.left_at), (None, None), "{before:?}");
+    }
+}
+
+/// An earlier version of Berth has written it, or somebody has removed the annotation.
+#[test]
+fn a_node_that_does_not_say_when_it_has_left_its_tenant_says_it_by_its_state() {
+    let (mut node, scrubbing) = in_state(AssignmentState::Scrubbing);
+    let mut without = node.annotations().clone();
+    without.remove(labels::LEFT_AT);
+    node.metadata.annotations = Some(without);
+    let read = Assignment::read(&node).unwrap();
+    assert_eq!(read, scrubbing);
+    assert!(!read.is_written_on(&node), "it is written again");
+    let again = read.start_recycling(&node, at(60), "again");
+    assert_eq!((again.owned_since, again.left_at), (Some(at(20)), Some(at(40))));
+    // Of those that serve a tenant, the state says something else.
+    for state in [AssignmentState::Assigned, AssignmentState::Draining] {
+        let (node, _) = in_state(state);
+        assert_eq!(Assignment::read(&node).unwrap().left_at, None, "{state:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Which borrowed nodes are reclaimed, and for which requests.
 
-use super::plan_and_describe;
+use super::{
+    advance,
+    minimums::reclaimed_in,
+    plan_and_describe,
+    support::{describe, read_fleet},
+};
 
 scenario!(
     a_request_within_nominal_quota_reclaims_borrowed_nodes,
@@ -174,3 +179,61 @@ scenario!(
     node n1..n3 s/g used=8 age=7200
     "
 );
+
+/// Pods that wait may never start. Those who wait themselves with as high a priority keep what they count on.
+#[test]
+fn nodes_in_use_that_others_count_on_are_reclaimed_for_a_priority_above_theirs_alone() {
+    let text = "
+        pool h100 gpus=8 grace=300 RULE
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 4x4 prio=STUCK since=900
+        node n1..n4 a/g used=4 age=7200 prio=1
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 prio=LATE since=5
+    ";
+    for (rule, stuck, late, reclaimed) in [
+        ("", "0", "5", 1),
+        ("", "4", "5", 1),
+        ("", "5", "5", 0),
+        ("", "9", "5", 0),
+        ("", "0", "1", 0),
+        ("reclaim=fair-share", "0", "1", 0),
+        ("reclaim=fair-share", "0", "5", 1),
+    ] {
+        let text = text.replace("RULE", rule);
+        let mut fleet = read_fleet(&text.replace("STUCK", stuck).replace("LATE", late));
+        let made = advance(&mut fleet);
+        let case = format!("{rule} {stuck} {late}: {}", describe(&made));
+        assert_eq!(made.actions.len(), reclaimed, "{case}");
+        // They do not take it back.
+        assert_eq!(advance(&mut fleet).actions, [], "{case}");
+    }
+    // Nothing but what they count on keeps them from those who have less.
+    let alone = text.replace("demand a/g", "#").replace("RULE", "reclaim=fair-share");
+    let mut fleet = read_fleet(&alone.replace("LATE", "1"));
+    assert_eq!(advance(&mut fleet).actions.len(), 1);
+}
+
+/// A minimum gets the first of them. One that is not counted on, with work that is more important, comes before them in the list.
+#[test]
+fn nodes_that_others_count_on_are_enough_for_a_minimum_that_waits_and_for_a_request() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        tenant p
+        group p/private h100 1..1
+        tenant u
+        group u/g h100 0..4
+        demand u/g urgent 1x8 prio=5 since=5
+        tenant s
+        group s/g h100 0..8
+        demand s/g stuck 2x4 since=900
+        node n1 s/g used=8 age=7200 prio=6
+        node n2..n3 s/g used=4 age=7200 prio=1
+    ";
+    assert_eq!(reclaimed_in(text), ["n2", "n3"]);
+    // One is not: the request would get none.
+    let one = text.replace("n2..n3", "n2");
+    assert_eq!(reclaimed_in(&one), Vec::<String>::new());
+}

@@ -4,7 +4,7 @@
 use super::{connection::Remote, context::TenantContext, memory::TenantMemory, target::Tenant};
 use crate::{control_plane::Endpoint, controllers::slots::Slot, key::Key, syncer_report::has_compared_everything};
 use berth_api::{SleepState, SleepStatus, SyncPolicy, names};
-use berth_sleep::Enforcement;
+use berth_sleep::{Enforcement, Turn};
 use serde::Serialize;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ fn to_text(rules: &impl Serialize) -> String {
 }
 
 /// Which rules of its class the objects of a tenant follow, of which the hash of the present ones is `rules`. One that sleeps and follows earlier ones asks for
-/// a place, once nothing of it runs, and one that needs none leaves it.
+/// a place, once nothing of it runs, and one that needs none leaves it. One that has run for its class for too long runs no more until a pause is over.
 pub(super) fn find(
     context: &TenantContext,
     tenant: &Tenant,
@@ -44,26 +44,27 @@ pub(super) fn find(
     rules: &str,
 ) -> Enforcement {
     let (state, places) = (tenant.cluster.sleep_state(), &context.tenants.enforcement_places);
+    let (key, now) = (tenant.key(), Instant::now());
     let follows = if state == SleepState::Sleeping {
         recorded.and_then(|recorded| recorded.enforced_rules.as_deref()) == Some(rules)
     } else {
         tenant.memory.follows(rules)
     };
     tenant.memory.note_outdated(state.is_asleep() && !follows);
-    if state == SleepState::Sleeping && !follows {
+    let turn = match state {
         // Its controllers may still run, and would go on beside the syncer: control may have ended just before it has stopped them.
-        let may_start = tenant.memory.is_stopped() && places.ask(&tenant.key(), Instant::now());
-        return Enforcement::Earlier { may_start };
-    }
-    if state == SleepState::Enforcing {
-        places.note_started(&tenant.key(), Instant::now());
-    } else {
-        leave_place(context, &tenant.key());
-    }
+        SleepState::Sleeping if !follows && !tenant.memory.is_stopped() => places.find_turn(&key, rules, now),
+        SleepState::Sleeping if !follows => places.ask(&key, rules, now),
+        SleepState::Enforcing => places.note_started(&key, rules, now),
+        _ => {
+            leave_place(context, &key);
+            Turn::Later
+        }
+    };
     if follows {
         Enforcement::Present
     } else {
-        Enforcement::Earlier { may_start: false }
+        Enforcement::Earlier(turn)
     }
 }
 

@@ -1,6 +1,10 @@
 //! Places of tenants that sleep and whose class has changed: few of them are started for that at the same time, in the order in which they asked.
+//!
+//! One that does not follow its class in its time sleeps again, and is started again after a pause: if no syncer can do its work at all, the tenants that sleep
+//! must not all run in the end. The pauses grow, and end when the rules are others. They are lost with the process, as its places are.
 
 use crate::key::Key;
+use berth_sleep::Turn;
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,6 +16,10 @@ use tokio::time::Instant;
 const MOST: usize = 10;
 /// How long a tenant has its place. One whose API server does not start, or whose syncer cannot list, goes on and keeps others from nothing.
 const HELD: Duration = Duration::from_mins(2);
+/// How long a tenant runs for the same rules at most. Longer than alerts need that say why it does not follow them.
+const RUNS: Duration = Duration::from_mins(30);
+/// First and longest pause before it is started again for the same rules. The pauses double.
+const PAUSES: (Duration, Duration) = (Duration::from_mins(30), Duration::from_hours(4));
 /// How long one is remembered that does not ask again. Each asks about once a minute.
 const REMEMBERED: Duration = Duration::from_mins(3);
 
@@ -21,25 +29,79 @@ pub(super) struct EnforcementPlaces(Mutex<Places>);
 
 #[derive(Debug, Default)]
 struct Places {
-    /// Who was started, until it leaves, and since when it has its place. Once its time is over, it keeps nobody waiting.
-    started: HashMap<Key, Instant>,
+    /// Who was started, until it leaves. Once its time is over, it keeps nobody waiting.
+    started: HashMap<Key, Start>,
     /// Who waits, and when each has asked last, in the order in which they came.
     waiting: Vec<(Key, Instant)>,
+    /// Who did not follow its class in its time, until it leaves.
+    failed: HashMap<Key, Failure>,
 }
 
-/// Whether a place is held at `now` since then.
-fn is_held(since: Instant, now: Instant) -> bool {
-    now.duration_since(since) < HELD
+/// A tenant that was started.
+#[derive(Clone, Debug)]
+struct Start {
+    /// Since when it has its place.
+    since: Instant,
+    /// Hash of the rules that it is to follow.
+    rules: String,
+    /// Since when it runs for them.
+    tried_since: Instant,
+}
+
+/// A tenant that did not follow its class in its time.
+#[derive(Clone, Debug)]
+struct Failure {
+    /// Hash of the rules.
+    rules: String,
+    /// How often in a row.
+    count: u32,
+    /// When its pause ends.
+    until: Instant,
+}
+
+impl Start {
+    /// Whether its place is held at `now`.
+    fn is_held(&self, now: Instant) -> bool {
+        now.duration_since(self.since) < HELD
+    }
+
+    /// Whether it has run for these rules as long as it may.
+    fn is_over(&self, rules: &str, now: Instant) -> bool {
+        self.rules == rules && now.duration_since(self.tried_since) >= RUNS
+    }
 }
 
 impl Places {
     fn free(&self, now: Instant) -> usize {
-        let held = self.started.values().filter(|since| is_held(**since, now)).count();
+        let held = self.started.values().filter(|start| start.is_held(now)).count();
         MOST.saturating_sub(held)
     }
 
     fn forget_waiting(&mut self, tenant: &Key) {
         self.waiting.retain(|(waiting, _)| waiting != tenant);
+    }
+
+    /// Forgets that a tenant was started. If it has had its time, its pause begins.
+    fn end(&mut self, tenant: &Key, rules: &str, now: Instant) {
+        let ended = self.started.remove(tenant);
+        if !ended.is_some_and(|start| start.is_over(rules, now)) {
+            return;
+        }
+        let before = self.failed.get(tenant).filter(|failure| failure.rules == rules);
+        let count = before.map_or(1, |failure| failure.count.saturating_add(1));
+        let pause = PAUSES.0.saturating_mul(1 << (count - 1).min(16)).min(PAUSES.1);
+        let failure = Failure {
+            rules: rules.to_owned(),
+            count,
+            until: now + pause,
+        };
+        self.failed.insert(tenant.clone(), failure);
+    }
+
+    /// Whether a tenant is not started for these rules until a pause is over.
+    fn is_in_pause(&self, tenant: &Key, rules: &str, now: Instant) -> bool {
+        let failure = self.failed.get(tenant).filter(|failure| failure.rules == rules);
+        failure.is_some_and(|failure| now < failure.until)
     }
 }
 
@@ -48,13 +110,17 @@ impl EnforcementPlaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a place for a tenant. Returns whether it has one.
-    pub(super) fn ask(&self, tenant: &Key, now: Instant) -> bool {
+    /// Asks for a place for a tenant that sleeps, so that it follows these rules. [`Turn::Now`]: it has one.
+    pub(super) fn ask(&self, tenant: &Key, rules: &str, now: Instant) -> Turn {
         let mut places = self.places();
-        if places.started.get(tenant).is_some_and(|since| is_held(*since, now)) {
-            return true;
+        if places.started.get(tenant).is_some_and(|start| start.is_held(now)) {
+            return Turn::Now;
         }
-        places.started.remove(tenant);
+        places.end(tenant, rules, now);
+        if places.is_in_pause(tenant, rules, now) {
+            places.forget_waiting(tenant);
+            return Turn::Over;
+        }
         places
             .waiting
             .retain(|(_, asked)| now.duration_since(*asked) < REMEMBERED);
@@ -62,33 +128,67 @@ impl EnforcementPlaces {
         let position = known.unwrap_or(places.waiting.len());
         if position < places.free(now) {
             places.forget_waiting(tenant);
-            places.started.insert(tenant.clone(), now);
-            return true;
+            let start = Start {
+                since: now,
+                rules: rules.to_owned(),
+                tried_since: now,
+            };
+            places.started.insert(tenant.clone(), start);
+            return Turn::Now;
         }
         match places.waiting.get_mut(position) {
             Some((_, asked)) => *asked = now,
             None => places.waiting.push((tenant.clone(), now)),
         }
-        false
+        Turn::Later
     }
 
-    /// A tenant was started. It has a place from now on, unless it is known to have had one: an earlier process may have started it.
-    pub(super) fn note_started(&self, tenant: &Key, now: Instant) {
+    /// The turn of a tenant that sleeps and may not ask yet.
+    pub(super) fn find_turn(&self, tenant: &Key, rules: &str, now: Instant) -> Turn {
+        let places = self.places();
+        let has_ended = places
+            .started
+            .get(tenant)
+            .is_some_and(|start| start.is_over(rules, now));
+        if has_ended || places.is_in_pause(tenant, rules, now) {
+            Turn::Over
+        } else {
+            Turn::Later
+        }
+    }
+
+    /// A tenant was started so that it follows these rules. It has a place from now on, unless it is known to have had one: an earlier process may have
+    /// started it. Returns whether it goes on.
+    pub(super) fn note_started(&self, tenant: &Key, rules: &str, now: Instant) -> Turn {
         let mut places = self.places();
         places.forget_waiting(tenant);
-        places.started.entry(tenant.clone()).or_insert(now);
+        let start = places.started.entry(tenant.clone()).or_insert_with(|| Start {
+            since: now,
+            rules: rules.to_owned(),
+            tried_since: now,
+        });
+        if start.rules != rules {
+            rules.clone_into(&mut start.rules);
+            start.tried_since = now;
+        }
+        if start.is_over(rules, now) {
+            Turn::Over
+        } else {
+            Turn::Now
+        }
     }
 
     /// Whether a tenant that was started has its place still. One that has not follows its class much later than others, or never.
     pub(super) fn has_place(&self, tenant: &Key, now: Instant) -> bool {
         let places = self.places();
-        places.started.get(tenant).is_some_and(|since| is_held(*since, now))
+        places.started.get(tenant).is_some_and(|start| start.is_held(now))
     }
 
     /// A tenant needs no place, or none any more. Returns those that get one if they ask now.
     pub(super) fn leave(&self, tenant: &Key, now: Instant) -> Vec<Key> {
         let mut places = self.places();
         places.forget_waiting(tenant);
+        places.failed.remove(tenant);
         if places.started.remove(tenant).is_none() {
             return Vec::new();
         }
@@ -100,6 +200,9 @@ impl EnforcementPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+
+    const RULES: &str = "rules";
 
     fn tenant(number: usize) -> Key {
         Key::Tenant {
@@ -108,13 +211,18 @@ mod tests {
         }
     }
 
+    /// Whether a tenant that asks has a place.
+    fn ask(places: &EnforcementPlaces, tenant: &Key, now: Instant) -> bool {
+        places.ask(tenant, RULES, now) == Turn::Now
+    }
+
     /// Places that are all taken, and a tenant that waits.
     fn taken(now: Instant) -> EnforcementPlaces {
         let places = EnforcementPlaces::default();
         for number in 0..MOST {
-            assert!(places.ask(&tenant(number), now));
+            assert!(ask(&places, &tenant(number), now));
         }
-        assert!(!places.ask(&tenant(MOST), now));
+        assert!(!ask(&places, &tenant(MOST), now));
         places
     }
 
@@ -124,10 +232,10 @@ mod tests {
         let mut done = Vec::new();
         let mut asking: Vec<Key> = (0..1000).map(tenant).collect();
         while !asking.is_empty() {
-            let have: Vec<Key> = asking.iter().filter(|key| places.ask(key, now)).cloned().collect();
+            let have: Vec<Key> = asking.iter().filter(|key| ask(&places, key, now)).cloned().collect();
             assert!((1..=MOST).contains(&have.len()), "{}", have.len());
             for key in &have {
-                assert!(places.ask(key, now), "it keeps its place");
+                assert!(ask(&places, key, now), "it keeps its place");
                 places.leave(key, now);
             }
             asking.retain(|key| !have.contains(key));
@@ -141,18 +249,18 @@ mod tests {
         let now = Instant::now();
         let places = taken(now);
         assert_eq!(places.leave(&tenant(0), now), [tenant(MOST)]);
-        assert!(!places.ask(&tenant(0), now), "the place is that of another one");
-        assert!(places.ask(&tenant(MOST), now));
-        assert!(!places.ask(&tenant(0), now));
+        assert!(!ask(&places, &tenant(0), now), "the place is that of another one");
+        assert!(ask(&places, &tenant(MOST), now));
+        assert!(!ask(&places, &tenant(0), now));
     }
 
     #[test]
     fn a_tenant_that_is_not_done_keeps_no_place_for_ever() {
         let now = Instant::now();
         let places = taken(now);
-        assert!(!places.ask(&tenant(MOST), now + HELD / 2));
+        assert!(!ask(&places, &tenant(MOST), now + HELD / 2));
         assert!(places.has_place(&tenant(0), now + HELD / 2));
-        assert!(places.ask(&tenant(MOST), now + HELD));
+        assert!(ask(&places, &tenant(MOST), now + HELD));
         assert!(!places.has_place(&tenant(0), now + HELD));
         assert!(places.has_place(&tenant(MOST), now + HELD));
     }
@@ -163,9 +271,9 @@ mod tests {
         let places = taken(now);
         let later = now + REMEMBERED;
         for number in 0..MOST {
-            assert!(places.ask(&tenant(100 + number), later), "{number}");
+            assert!(ask(&places, &tenant(100 + number), later), "{number}");
         }
-        assert!(!places.ask(&tenant(MOST), later));
+        assert!(!ask(&places, &tenant(MOST), later));
         places.leave(&tenant(MOST), later);
         assert!(places.leave(&tenant(100), later).is_empty(), "nobody waits");
     }
@@ -174,16 +282,16 @@ mod tests {
     fn those_that_an_earlier_process_has_started_have_places_for_their_time() {
         let (places, now) = (EnforcementPlaces::default(), Instant::now());
         for number in 0..=MOST {
-            places.note_started(&tenant(number), now);
+            places.note_started(&tenant(number), RULES, now);
         }
         let other = tenant(100);
-        assert!(!places.ask(&other, now));
+        assert!(!ask(&places, &other, now));
         // They are looked at again and again.
         for number in 0..=MOST {
-            places.note_started(&tenant(number), now + HELD / 2);
+            places.note_started(&tenant(number), RULES, now + HELD / 2);
         }
-        assert!(!places.ask(&other, now + HELD / 2));
-        assert!(places.ask(&other, now + HELD));
+        assert!(!ask(&places, &other, now + HELD / 2));
+        assert!(ask(&places, &other, now + HELD));
     }
 
     #[test]
@@ -192,8 +300,76 @@ mod tests {
         let places = taken(now);
         let later = now + HELD;
         for number in MOST..2 * MOST {
-            assert!(places.ask(&tenant(number), later), "{number}");
+            assert!(ask(&places, &tenant(number), later), "{number}");
         }
-        assert!(!places.ask(&tenant(0), later), "it has had its time");
+        assert!(!ask(&places, &tenant(0), later), "it has had its time");
+    }
+
+    /// Starts a tenant, and lets it run as long as it may. Returns when that is over, and asserts that nothing ends it before.
+    fn run_until_over(places: &EnforcementPlaces, rules: &str, start: Instant) -> Instant {
+        assert_eq!(places.ask(&tenant(0), rules, start), Turn::Now);
+        let almost = start + RUNS.saturating_sub(Duration::from_secs(1));
+        assert_eq!(places.note_started(&tenant(0), rules, almost), Turn::Now);
+        assert_eq!(places.find_turn(&tenant(0), rules, almost), Turn::Later);
+        let over = start + RUNS;
+        assert_eq!(places.note_started(&tenant(0), rules, over), Turn::Over);
+        assert_eq!(places.find_turn(&tenant(0), rules, over), Turn::Over);
+        over
+    }
+
+    #[test]
+    fn a_tenant_that_is_not_done_in_its_time_is_started_again_after_pauses_that_grow() {
+        let places = EnforcementPlaces::default();
+        let mut now = Instant::now();
+        for pause in [30, 60, 120, 240, 240, 240].map(Duration::from_mins) {
+            let over = run_until_over(&places, RULES, now);
+            assert_eq!(places.ask(&tenant(0), RULES, over), Turn::Over);
+            now = over + pause;
+            let almost = now.checked_sub(Duration::from_secs(1)).unwrap();
+            assert_eq!(places.ask(&tenant(0), RULES, almost), Turn::Over, "{pause:?}");
+            assert_eq!(places.find_turn(&tenant(0), RULES, almost), Turn::Over);
+            assert_eq!(places.find_turn(&tenant(0), RULES, now), Turn::Later);
+        }
+        assert_eq!(places.places().failed.len(), 1);
+        places.leave(&tenant(0), now);
+        assert!(places.places().failed.is_empty());
+    }
+
+    #[test]
+    fn other_rules_are_tried_at_once_and_for_the_whole_time() {
+        let (places, start) = (EnforcementPlaces::default(), Instant::now());
+        let over = run_until_over(&places, RULES, start);
+        assert_eq!(places.ask(&tenant(0), RULES, over), Turn::Over);
+        run_until_over(&places, "others", over);
+        // They come while it runs.
+        let (places, almost) = (EnforcementPlaces::default(), start + RUNS / 2);
+        assert!(ask(&places, &tenant(0), start));
+        for (time, turn) in [
+            (almost, Turn::Now),
+            (start + RUNS, Turn::Now),
+            (almost + RUNS, Turn::Over),
+        ] {
+            assert_eq!(places.note_started(&tenant(0), "others", time), turn);
+        }
+    }
+
+    /// No syncer can run at all.
+    #[test]
+    fn of_many_tenants_that_are_never_done_not_all_run_and_each_is_tried() {
+        let (places, start) = (EnforcementPlaces::default(), Instant::now());
+        let (mut running, mut tried, mut most) = (Vec::<Key>::new(), HashSet::new(), 0);
+        for minute in 0..8 * 60 {
+            let now = start + Duration::from_mins(minute);
+            running.retain(|key| places.note_started(key, RULES, now) == Turn::Now);
+            for key in (0..200).map(tenant) {
+                if !running.contains(&key) && ask(&places, &key, now) {
+                    tried.insert(key.clone());
+                    running.push(key);
+                }
+            }
+            most = most.max(running.len());
+        }
+        assert_eq!(tried.len(), 200);
+        assert!(most <= 16 * MOST, "{most}");
     }
 }

@@ -25,6 +25,14 @@ use std::{fmt::Debug, net::IpAddr};
 /// Slices of which the names are listed at a time.
 const NAMES: u32 = 500;
 
+/// What came of a deletion.
+pub(super) struct Deletion {
+    /// How many slices were deleted now. Others may be held since an earlier deletion.
+    pub(super) deleted: usize,
+    /// Why not all of those are deleted that must go.
+    pub(super) result: Result<(), ReconcileError>,
+}
+
 /// Slices whose contents are not read.
 type Slices = Api<Watched<PartialObjectMeta<EndpointSlice>>>;
 
@@ -35,19 +43,11 @@ type Slices = Api<Watched<PartialObjectMeta<EndpointSlice>>>;
 pub(super) async fn delete_all(client: &Client, tenant: &TenantId) -> Result<(), ReconcileError> {
     delete_those::<PartialObjectMeta<EndpointSlice>>(client, tenant, NAMES, |_| true)
         .await
-        .map(drop)
+        .result
 }
 
-/// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable. Returns
-/// how many were deleted now: others may be held since an earlier deletion.
-///
-/// # Errors
-/// The host refuses or does not answer. Some may be deleted by then.
-pub(super) async fn delete_of_pods(
-    client: &Client,
-    tenant: &TenantId,
-    network: &NetworkLimits,
-) -> Result<usize, ReconcileError> {
+/// Deletes those with an address that may be a pod's, of a tenant whose pods run on. What the tenant reaches outside of the cluster stays reachable.
+pub(super) async fn delete_of_pods(client: &Client, tenant: &TenantId, network: &NetworkLimits) -> Deletion {
     let outside = OfferedNetworks::new(network);
     delete_those::<EndpointSlice>(client, tenant, PAGE, |slice| !is_outside(slice, &outside)).await
 }
@@ -62,14 +62,8 @@ fn is_outside(slice: &EndpointSlice, outside: &OfferedNetworks) -> bool {
     addresses.all(|address| address.parse::<IpAddr>().is_ok_and(|address| outside.allow(address)))
 }
 
-/// Deletes the slices that must go, page by page, and returns how many these were. One that cannot be deleted keeps no other one, and one that is being
-/// deleted is left to those who hold it.
-async fn delete_those<K>(
-    client: &Client,
-    tenant: &TenantId,
-    page: u32,
-    must_go: impl Fn(&K) -> bool,
-) -> Result<usize, ReconcileError>
+/// Deletes the slices that must go, page by page. One that cannot be deleted keeps no other one, and one that is being deleted is left to those who hold it.
+async fn delete_those<K>(client: &Client, tenant: &TenantId, page: u32, must_go: impl Fn(&K) -> bool) -> Deletion
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
@@ -79,11 +73,12 @@ where
     let ours = format!("{MANAGED_BY}={SYNCER}");
     let mut params = ListParams::default().labels(&ours).limit(page);
     let mut failed = FirstError::<ReconcileError>::default();
-    let mut count = 0;
+    let mut deleted = 0;
     loop {
-        let page = list_page(&listed, &mut params)
-            .await
-            .map_err(api("list the tenant's own EndpointSlices"))?;
+        let page = list_page(&listed, &mut params).await;
+        let Some(page) = failed.note(page.map_err(api("list the tenant's own EndpointSlices"))) else {
+            break;
+        };
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
         let mut found = Vec::new();
         for slice in page.items {
@@ -96,13 +91,15 @@ where
                 found.push(metadata);
             }
         }
-        count += found.len();
-        let deleted = delete_several(&slices, found).await;
-        failed.note(deleted.map_err(api("delete the tenant's own EndpointSlices")));
-        let Some(token) = next else {
-            return failed.into_result().map(|()| count);
-        };
+        let (now, result) = delete_several(&slices, found).await;
+        deleted += now;
+        failed.note(result.map_err(api("delete the tenant's own EndpointSlices")));
+        let Some(token) = next else { break };
         params = params.continue_token(&token);
+    }
+    Deletion {
+        deleted,
+        result: failed.into_result(),
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) const CHECK: Duration = Duration::from_secs(15);
 /// Most that the time between two looks counts: three looks at least find no syncer before it is missing. A reconcile that waits for its tenant takes 100 s
 /// at most, and a tenant that makes each take that long must not have much more time than others.
 const STEP: Duration = Duration::from_secs(60);
+/// Pause before it is said again that endpoints are left: the host may refuse at each look, for each of them, and each time in other words.
+const REPORT: Duration = Duration::from_mins(10);
 /// How long a syncer counts as working that was seen so. A tenant that is ready is reconciled once a minute, and its syncer is probed then.
 const TRUSTED: Duration = Duration::from_secs(90);
 
@@ -29,6 +31,8 @@ pub(super) struct SyncerAbsence {
     missed: Duration,
     /// Whether endpoints were deleted since it has worked last.
     has_deleted: bool,
+    /// When it was said last that endpoints are left, if some are.
+    reported_at: Option<Instant>,
 }
 
 impl SyncerAbsence {
@@ -79,10 +83,23 @@ impl SyncerAbsence {
         self.missed >= LIMIT
     }
 
-    /// Endpoints were deleted, or there were none. It is looked for more after the same time: a syncer may have worked in between, unseen.
-    pub(super) fn note_deletion(&mut self, has_deleted: bool) {
-        self.missed = Duration::ZERO;
+    /// Endpoints were deleted, or there were none. If these are all, more are looked for after the same time: a syncer may have worked in between, unseen.
+    /// Otherwise with the next look.
+    pub(super) fn note_deletion(&mut self, has_deleted: bool, is_complete: bool) {
+        if is_complete {
+            self.missed = Duration::ZERO;
+            self.reported_at = None;
+        }
         self.has_deleted |= has_deleted;
+    }
+
+    /// Endpoints are left that could not be deleted. Returns whether to say so now.
+    pub(super) fn note_left(&mut self, now: Instant) -> bool {
+        let is_due = self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORT);
+        if is_due {
+            self.reported_at = Some(now);
+        }
+        is_due
     }
 
     /// Whether the tenant lacks endpoints because of that.
@@ -195,16 +212,42 @@ mod tests {
         let start = Instant::now();
         let mut absence = SyncerAbsence::default();
         time_until_over(&mut absence, start, CHECK);
-        absence.note_deletion(true);
+        absence.note_deletion(true, true);
         let later = start + LIMIT;
         assert_eq!(
             time_until_over(&mut absence, later + CHECK, CHECK),
             LIMIT.saturating_sub(CHECK)
         );
-        absence.note_deletion(false);
+        absence.note_deletion(false, true);
         assert!(absence.has_deleted());
         absence.note_working(later);
         assert!(!absence.has_deleted());
+    }
+
+    #[test]
+    fn endpoints_that_are_left_are_looked_for_with_the_next_look() {
+        let start = Instant::now();
+        let mut absence = SyncerAbsence::default();
+        time_until_over(&mut absence, start, CHECK);
+        absence.note_deletion(true, false);
+        assert!(absence.has_deleted());
+        assert!(absence.note_missing(start + LIMIT + CHECK));
+        absence.note_deletion(false, true);
+        assert!(absence.has_deleted());
+        assert!(!absence.note_missing(start + LIMIT + 2 * CHECK));
+    }
+
+    #[test]
+    fn what_is_left_is_said_once_in_a_while() {
+        let start = Instant::now();
+        let mut absence = SyncerAbsence::default();
+        assert!(absence.note_left(start));
+        absence.note_deletion(true, false);
+        assert!(!absence.note_left(start + REPORT.saturating_sub(SECOND)));
+        assert!(absence.note_left(start + REPORT));
+        // Nothing was left in between.
+        absence.note_deletion(true, true);
+        assert!(absence.note_left(start + REPORT + SECOND));
     }
 
     #[test]

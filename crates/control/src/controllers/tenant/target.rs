@@ -68,6 +68,7 @@ impl Tenant {
         limit: Duration,
         writes: impl Future<Output = Result<(), ReconcileError>>,
     ) -> Result<(), ReconcileError> {
+        let limit = self.slot.shorten(limit);
         let late = || ReconcileError::Blocked {
             reason: "APIServerSlow",
             message: format!(

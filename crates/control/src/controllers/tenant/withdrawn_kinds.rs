@@ -211,9 +211,8 @@ async fn delete_objects(context: &TenantContext, tenant: &Tenant, kind: &SyncedK
             found = Found::Ending;
         }
         let is_enough = !here.is_empty();
-        delete_several(&objects, here.into_iter().map(|object| object.metadata))
-            .await
-            .map_err(|error| explain(error, kind, &namespace))?;
+        let (_, deleted) = delete_several(&objects, here.into_iter().map(|object| object.metadata)).await;
+        deleted.map_err(|error| explain(error, kind, &namespace))?;
         if is_enough {
             return Ok(Found::Deleted);
         }

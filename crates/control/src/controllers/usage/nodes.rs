@@ -66,7 +66,8 @@ fn proof_of(node: &Node) -> Option<Proof> {
     let annotations = node.annotations();
     let time = |key: &str| annotations.get(key).cloned();
     let has_left = annotations.contains_key(labels::PREVIOUS_TENANT);
-    let (since, until) = time(labels::ASSIGNED_SINCE).zip(time(labels::STATE_SINCE))?;
+    let until = time(labels::LEFT_AT).or_else(|| time(labels::STATE_SINCE));
+    let (since, until) = time(labels::ASSIGNED_SINCE).zip(until)?;
     has_left.then(|| (node.name_any(), since, until))
 }
 
@@ -122,8 +123,8 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
             }
             continue;
         }
-        let mut changed = assignment.since;
-        if let (Some(since), Some(until)) = (assignment.owned_since, assignment.since)
+        let mut changed = assignment.left_at.or(assignment.since);
+        if let (Some(since), Some(until)) = (assignment.owned_since, assignment.left_at)
             && around.tenants.contains_key(&assignment.slug)
             && !around.was_held(&name, &assignment.slug, since)
         {

@@ -125,13 +125,18 @@ impl Fixture {
 
     /// The same node in the first state after it has left its tenant.
     fn release(&self, node: &str, assigned: i64, left: i64) {
+        self.scrub(node, (assigned, left), left);
+    }
+
+    /// The same, with a scrub that has begun at a time, perhaps again.
+    fn scrub(&self, node: &str, (assigned, left): (i64, i64), begun: i64) {
         let metadata = json!({
             "name": node,
             "labels": {labels::NODE_STATE: "Scrubbing", labels::POOL: "h100"},
             "annotations": {
                 labels::NODE_STATE: "Scrubbing", labels::PREVIOUS_TENANT: slug(), labels::RECYCLING_ID: "r",
-                labels::STATE_SINCE: at(left).to_string(), labels::ASSIGNED_SINCE: at(assigned).to_string(),
-                labels::RECORDED_GPUS: "nvidia.com/gpu=8",
+                labels::STATE_SINCE: at(begun).to_string(), labels::ASSIGNED_SINCE: at(assigned).to_string(),
+                labels::LEFT_AT: at(left).to_string(), labels::RECORDED_GPUS: "nvidia.com/gpu=8",
             },
         });
         self.host.insert(&node_path(node), json!({ "metadata": metadata }));

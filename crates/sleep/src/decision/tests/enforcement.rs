@@ -2,7 +2,7 @@
 
 use super::*;
 
-const EARLIER: Enforcement = Enforcement::Earlier { may_start: true };
+const EARLIER: Enforcement = Enforcement::Earlier(Turn::Now);
 
 fn enforcing() -> Facts {
     Facts {
@@ -56,9 +56,11 @@ fn a_class_that_changes_is_enforced_whatever_the_mode_is() {
             ..sleeping()
         };
         assert_eq!(decide(&facts), Decision::Enforce, "{mode:?}");
-        facts.enforcement = Enforcement::Earlier { may_start: false };
         let waits = Decision::Stay(Stay::Sleeping { wakes_at: None });
-        assert_eq!(decide(&facts), waits, "others come first");
+        for turn in [Turn::Later, Turn::Over] {
+            facts.enforcement = Enforcement::Earlier(turn);
+            assert_eq!(decide(&facts), waits, "{turn:?}");
+        }
     }
 }
 
@@ -79,6 +81,29 @@ fn a_tenant_sleeps_again_once_its_class_is_enforced_and_not_before() {
     facts.wakes_at = Some(at(NOW + HOUR));
     let wakes_at = Some(at(NOW + HOUR));
     assert_eq!(decide(&facts), Decision::Sleep { wakes_at });
+}
+
+/// Each tenant that sleeps would run otherwise, if no syncer can enforce anything.
+#[test]
+fn a_tenant_that_had_its_time_sleeps_until_it_is_started_again() {
+    for mode in [SleepMode::Auto, SleepMode::Asleep] {
+        let mut facts = Facts { mode, ..enforcing() };
+        for (turn, decision) in [
+            (Turn::Now, Decision::Stay(Stay::Enforcing)),
+            (Turn::Later, Decision::Stay(Stay::Enforcing)),
+            (Turn::Over, Decision::StopEnforcing),
+        ] {
+            facts.enforcement = Enforcement::Earlier(turn);
+            assert_eq!(decide(&facts), decision, "{mode:?} {turn:?}");
+        }
+    }
+    // Somebody needs it.
+    let requested = Facts {
+        wake_requested: Some(at(NOW)),
+        enforcement: Enforcement::Earlier(Turn::Over),
+        ..enforcing()
+    };
+    assert_eq!(decide(&requested), Decision::Wake(WakeCause::Requested));
 }
 
 #[test]

@@ -3,10 +3,14 @@
 //!
 //! It is part of what a reconcile does for the host alone: neither etcd nor the tenant can keep it from that.
 
-use super::super::{context::TenantContext, own_endpoints, syncer_absence::CHECK, target::Tenant};
+use super::super::{
+    context::TenantContext,
+    own_endpoints::{self, Deletion},
+    syncer_absence::CHECK,
+    target::Tenant,
+};
 use crate::{
     control_plane::{Endpoint, SYNCER},
-    error::ReconcileError,
     tenant_state::is_created,
 };
 use berth_api::{NetworkLimits, conditions::SYNCER_READY};
@@ -17,8 +21,10 @@ use kube::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Reason of the Event.
+/// Reason of the Event if endpoints were deleted.
 const OWN_ENDPOINTS_DELETED: &str = "OwnEndpointsDeleted";
+/// Reason of the Event if some could not be.
+const OWN_ENDPOINTS_LEFT: &str = "OwnEndpointsLeft";
 /// Time for an answer of the syncer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
@@ -76,9 +82,7 @@ pub(super) async fn delete_own_endpoints(
     if !memory.syncer_absence().note_missing(Instant::now()) {
         return;
     }
-    if let Err(error) = delete(context, tenant, network).await {
-        tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant whose syncer does not work");
-    }
+    delete(context, tenant, network).await;
 }
 
 async fn find_syncer(context: &TenantContext, tenant: &Tenant, syncer: &Endpoint) -> Found {
@@ -101,29 +105,44 @@ async fn find_syncer(context: &TenantContext, tenant: &Tenant, syncer: &Endpoint
     }
 }
 
-async fn delete(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) -> Result<(), ReconcileError> {
-    let deleted = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await?;
-    tenant.memory.syncer_absence().note_deletion(deleted > 0);
-    if deleted == 0 {
-        return Ok(());
+/// Deletes them, and says what was deleted and what could not be: some may be although others are not.
+async fn delete(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) {
+    let Deletion { deleted, result } = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await;
+    let is_complete = result.is_ok();
+    tenant.memory.syncer_absence().note_deletion(deleted > 0, is_complete);
+    if deleted > 0 {
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            deleted,
+            "the syncer of a tenant does not work: its own endpoints of pods are deleted"
+        );
+        context
+            .own_slices_deleted
+            .inc_by(u64::try_from(deleted).unwrap_or(u64::MAX));
+        let message = "the syncer of the tenant has not worked for two minutes, so the EndpointSlices with addresses of pods that the tenant has made \
+                       itself were deleted on the host: such an address may be that of another pod by now. They are made again when the syncer works";
+        publish(context, tenant, OWN_ENDPOINTS_DELETED, message.into()).await;
     }
-    tracing::warn!(
-        tenant = tenant.id.slug(),
-        deleted,
-        "the syncer of a tenant does not work: its own endpoints of pods are deleted"
-    );
-    context
-        .own_slices_deleted
-        .inc_by(u64::try_from(deleted).unwrap_or(u64::MAX));
-    let message = "the syncer of the tenant has not worked for two minutes, so the EndpointSlices with addresses of pods that the tenant has made itself \
-                   were deleted on the host: such an address may be that of another pod by now. They are made again when the syncer works";
+    if let Err(error) = result {
+        tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant whose syncer does not work");
+        if !tenant.memory.syncer_absence().note_left(Instant::now()) {
+            return;
+        }
+        let message = format!(
+            "the syncer of the tenant has not worked for two minutes, and EndpointSlices with addresses of pods that the tenant has made itself are left on \
+             the host: such an address may be that of another pod by now. Berth tries again to delete them: {error}"
+        );
+        publish(context, tenant, OWN_ENDPOINTS_LEFT, message).await;
+    }
+}
+
+async fn publish(context: &TenantContext, tenant: &Tenant, reason: &str, message: String) {
     let event = Event {
         type_: EventType::Warning,
-        reason: OWN_ENDPOINTS_DELETED.into(),
-        note: Some(message.into()),
+        reason: reason.into(),
+        note: Some(message),
         action: SYNCER_READY.into(),
         secondary: None,
     };
     context.recorder.publish(&event, &tenant.cluster.object_ref(&())).await;
-    Ok(())
 }

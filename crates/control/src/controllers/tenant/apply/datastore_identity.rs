@@ -75,7 +75,8 @@ async fn shut_out(context: &TenantContext, tenant: &Tenant, network: &NetworkLim
         tracing::warn!(tenant = slug, %error, "cannot stop a tenant whose database is another one");
     }
     // Its pods run on, and nobody takes those that end out of its own endpoints any more.
-    if let Err(error) = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await {
+    let closed = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await;
+    if let Err(error) = closed.result {
         tracing::warn!(tenant = slug, %error, "cannot delete the endpoints of a tenant whose database is another one");
     }
 }

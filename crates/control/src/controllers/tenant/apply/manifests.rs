@@ -129,7 +129,8 @@ async fn make_match(
     let protects_own = protects_own_groups(accepted);
     let pass = Pass::new(applier.client(), &mut memory.applied, planned.clone(), protects_own);
     let pass = Box::pin(pass.run(manifests));
-    let Some(done) = tenant.slot.lend(PASS_LIMIT, pass).await else {
+    // One that is cut off notes no kind that was too slow, and would come no further the next time.
+    let Some(done) = tenant.slot.lend_in_full(PASS_LIMIT, pass).await else {
         memory.inventory = Some(planned);
         return Err(ReconcileError::Blocked {
             reason: "APIServerSlow",

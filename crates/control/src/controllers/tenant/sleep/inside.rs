@@ -45,10 +45,7 @@ pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, Stri
     };
     match tenant.slot.lend(LIMIT, reading).await {
         Some(read) => read.map_err(|error| format!("its pods, Jobs and CronJobs cannot be listed: {error}")),
-        None => Err(format!(
-            "its API server does not list its pods, Jobs and CronJobs within {} s",
-            LIMIT.as_secs()
-        )),
+        None => Err("its API server does not list its pods, Jobs and CronJobs in time".into()),
     }
 }
 

@@ -6,7 +6,7 @@ use berth_api::{
     conditions::{AWAKE, ConditionUpdate, SERVING},
     labels,
 };
-use berth_sleep::{Decision, Enforcement, Facts, Stay, WakeCause};
+use berth_sleep::{Decision, Enforcement, Facts, Stay, Turn, WakeCause};
 use jiff::{SignedDuration, Timestamp};
 
 /// Reason of a tenant that is being started.
@@ -34,15 +34,17 @@ pub(super) fn condition(facts: &Facts, decision: &Decision) -> ConditionUpdate {
         }
         (SleepState::Sleeping, Decision::Stay(Stay::Sleeping { wakes_at })) => {
             let condition = sleeping(cause_of_sleep(facts), *wakes_at);
-            if facts.enforcement == Enforcement::Present {
-                condition
-            } else {
-                let message = format!(
-                    "{}. The rules of its class have changed, or Berth was upgraded; they are enforced once few enough other tenants are started for \
-                     theirs",
-                    condition.message
-                );
-                ConditionUpdate::mark_false(AWAKE, condition.reason, message)
+            match facts.enforcement {
+                Enforcement::Present => condition,
+                Enforcement::Earlier(Turn::Now | Turn::Later) => {
+                    let message = format!(
+                        "{}. The rules of its class have changed, or Berth was upgraded; they are enforced once few enough other tenants are started \
+                         for theirs",
+                        condition.message
+                    );
+                    ConditionUpdate::mark_false(AWAKE, condition.reason, message)
+                }
+                Enforcement::Earlier(Turn::Over) => not_enforced(&condition),
             }
         }
         (SleepState::Enforcing, Decision::Stay(_)) => enforcing(cause_of_sleep(facts)),
@@ -64,6 +66,7 @@ pub(super) fn of_transition(next: &SleepStatus, facts: &Facts, decision: &Decisi
         (SleepState::Awake, Decision::Wake(cause)) => stayed_awake(facts, *cause),
         (SleepState::Awake, _) => ConditionUpdate::mark_true(AWAKE, IN_USE, "the tenant is awake"),
         (SleepState::FallingAsleep, _) => falling_asleep(next.cause, &Stay::PodsEnd),
+        (SleepState::Sleeping, Decision::StopEnforcing) => not_enforced(&sleeping(next.cause, wakes_at)),
         (SleepState::Sleeping, _) => sleeping(next.cause, wakes_at),
         (SleepState::Enforcing, _) => enforcing(next.cause),
         (SleepState::Waking, Decision::Wake(cause)) => waking(Some(*cause)),
@@ -181,10 +184,21 @@ fn sleeping(cause: Option<SleepCause>, wakes_at: Option<Timestamp>) -> Condition
     ConditionUpdate::mark_false(AWAKE, reason(cause), message)
 }
 
+/// The condition of a tenant that has run for its class as long as it may. `sleeping` is what it is otherwise.
+fn not_enforced(sleeping: &ConditionUpdate) -> ConditionUpdate {
+    let message = format!(
+        "{}. The rules of its class have changed, or Berth was upgraded, and its syncer has not enforced them within 30 minutes, so that its objects on the \
+         host may not follow them; it is started again after a pause, which doubles each time up to four hours; ask the platform \
+         team to look at the log of its syncer",
+        sleeping.message
+    );
+    ConditionUpdate::mark_false(AWAKE, CLASS_NOT_ENFORCED, message)
+}
+
 fn enforcing(cause: Option<SleepCause>) -> ConditionUpdate {
     let message = format!(
         "{}; the tenant sleeps: the rules of its class have changed, or Berth was upgraded, and its API server and its syncer run until its objects on \
-         the host follow them",
+         the host follow them, for 30 minutes at most",
         why(cause)
     );
     ConditionUpdate::mark_false(AWAKE, CLASS_CHANGED, message)

@@ -257,6 +257,12 @@ impl ObservedSleep {
                 state: SleepState::Enforcing,
                 ..recorded.clone()
             },
+            // What the syncer has done by then follows neither these rules nor the recorded ones.
+            Decision::StopEnforcing => SleepStatus {
+                state: SleepState::Sleeping,
+                enforced_rules: None,
+                ..recorded.clone()
+            },
             Decision::Sleep { wakes_at } if *state == SleepState::Enforcing => SleepStatus {
                 state: SleepState::Sleeping,
                 wakes_at: wakes_at.and_then(at),

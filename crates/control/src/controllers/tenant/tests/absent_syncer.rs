@@ -72,9 +72,10 @@ fn count_lists(fixture: &Fixture) -> usize {
     calls.iter().filter(|call| call.text == list).count()
 }
 
-fn events(fixture: &Fixture) -> Vec<Value> {
+/// Events about the tenant with this reason.
+fn events(fixture: &Fixture, reason: &str) -> Vec<Value> {
     let mut events = fixture.host.find("/apis/events.k8s.io/v1/namespaces/team/events/");
-    events.retain(|event| event["reason"] == "OwnEndpointsDeleted");
+    events.retain(|event| event["reason"] == reason);
     events
 }
 
@@ -95,7 +96,8 @@ async fn endpoints_of_pods_go_when_the_syncer_does_not_come_back() {
         "{}",
         message(&fixture)
     );
-    assert_eq!(events(&fixture).len(), 1);
+    assert_eq!(events(&fixture, "OwnEndpointsDeleted").len(), 1);
+    assert!(events(&fixture, "OwnEndpointsLeft").is_empty());
     assert_eq!(fixture.context.own_slices_deleted.get(), 2);
     // One that works for a moment, and that control has not seen.
     insert(&fixture, "ghost", SYNCER, &[POD]);
@@ -149,9 +151,35 @@ async fn a_deletion_that_fails_is_tried_again() {
     let fails = ("/endpointslices/ghost", 500, "the host fails");
     fixture.host.refuse_writes(Some(fails));
     assert_eq!(Box::pin(time_until_closed(&mut fixture, 2 * LIMIT)).await, None);
-    assert!(events(&fixture).is_empty());
     fixture.host.refuse_writes(None);
     assert!(Box::pin(time_until_closed(&mut fixture, 2 * PAUSE)).await.is_some());
+}
+
+/// One that cannot be deleted hides no other one.
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_and_what_could_not_be_is_reported() {
+    let mut fixture = Box::pin(ready()).await;
+    fixture.stored.is_syncer_gone.store(true, Ordering::SeqCst);
+    let fails = ("/endpointslices/ghost", 500, "the host fails");
+    fixture.host.refuse_writes(Some(fails));
+    assert_eq!(Box::pin(time_until_closed(&mut fixture, 2 * LIMIT)).await, None);
+    assert_eq!(names(&fixture), ["ghost", "machine", "web"]);
+    assert_eq!(events(&fixture, "OwnEndpointsDeleted").len(), 1);
+    assert_eq!(fixture.context.own_slices_deleted.get(), 1);
+    assert!(message(&fixture).contains("were deleted"), "{}", message(&fixture));
+    let left = events(&fixture, "OwnEndpointsLeft");
+    let note = left[0]["note"].as_str().unwrap();
+    assert!(note.contains("the host fails"), "{note}");
+    // It is tried with each look, and not reported with each.
+    fixture
+        .host
+        .refuse_writes(Some(("/endpointslices/ghost", 500, "another webhook")));
+    assert_eq!(Box::pin(time_until_closed(&mut fixture, LIMIT)).await, None);
+    let left = events(&fixture, "OwnEndpointsLeft");
+    assert_eq!((left.len(), &left[0]["series"]), (1, &Value::Null));
+    fixture.host.refuse_writes(None);
+    assert!(Box::pin(time_until_closed(&mut fixture, 2 * PAUSE)).await.is_some());
+    assert_eq!(fixture.context.own_slices_deleted.get(), 2);
 }
 
 /// They are listed again every two minutes, and are as they were.
@@ -163,7 +191,8 @@ async fn endpoints_that_somebody_holds_are_reported_once() {
     assert_eq!(Box::pin(time_until_closed(&mut fixture, LONG)).await, None);
     assert!(count_lists(&fixture) > 2);
     assert_eq!(fixture.context.own_slices_deleted.get(), 2);
-    assert_eq!(events(&fixture).len(), 1);
+    assert_eq!(events(&fixture, "OwnEndpointsDeleted").len(), 1);
+    assert!(events(&fixture, "OwnEndpointsLeft").is_empty());
     assert!(message(&fixture).contains("were deleted"), "{}", message(&fixture));
 }
 

@@ -6,6 +6,7 @@ use super::{
     sleep::{MAX_RECONCILES, WAKE, fall_asleep, reconcile_until, request, set_mode, state},
 };
 use crate::{key::Key, testing::ScriptedRuntime};
+use berth_sleep::Turn;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{
@@ -172,6 +173,44 @@ async fn a_tenant_that_does_not_follow_its_class_in_its_time_is_looked_at_seldom
     Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
 }
 
+/// Of no tenant the syncer can do its work, such as when its image cannot be pulled. They must not all run for ever, and what the class takes away must go.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_does_not_follow_its_class_is_started_again_and_again_with_pauses() {
+    const RUNS: Duration = Duration::from_mins(30);
+    let mut fixture = Box::pin(asleep()).await;
+    let since = fixture.status()["sleep"]["since"].clone();
+    fixture.stored.uncompared_objects.store(1, Ordering::SeqCst);
+    set_hostnames(&fixture, &[]);
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    Box::pin(fixture.reconcile()).await.unwrap();
+    tokio::time::sleep(RUNS).await;
+    Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
+    let before = fixture.count_calls();
+    for _ in 0..MAX_RECONCILES {
+        Box::pin(fixture.reconcile()).await.unwrap();
+        assert_eq!(state(&fixture), "Sleeping");
+        assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("ClassNotEnforced")));
+    }
+    assert_eq!(runs_since(&fixture, before), Vec::<String>::new());
+    assert!(is_outdated(&fixture), "an alert says so");
+    let sleep = fixture.status()["sleep"].clone();
+    assert_eq!((&sleep["since"], &sleep["enforcedRules"]), (&since, &json!(null)));
+    // Its syncer may have done something for the rules of now: those from before have to be enforced as well.
+    set_hostnames(&fixture, &["app.example.com"]);
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    tokio::time::sleep(RUNS).await;
+    Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
+    Box::pin(fixture.reconcile()).await.unwrap();
+    Box::pin(fixture.reconcile()).await.unwrap();
+    fixture.stored.uncompared_objects.store(0, Ordering::SeqCst);
+    tokio::time::sleep(RUNS).await;
+    Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
+    Box::pin(reconcile_until(&mut fixture, "Sleeping", |_| {})).await;
+    assert!(fixture.status()["sleep"]["enforcedRules"].is_string());
+    Box::pin(fixture.reconcile()).await.unwrap();
+    assert!(!is_outdated(&fixture));
+}
+
 #[tokio::test]
 async fn a_tenant_does_not_fall_asleep_before_its_class_is_enforced() {
     let mut fixture = Fixture::new();
@@ -278,7 +317,8 @@ async fn a_tenant_that_is_deleted_gives_its_place_to_the_next() {
     Box::pin(reconcile_until(&mut fixture, "Enforcing", |_| {})).await;
     let asks = |fixture: &Fixture, number: usize| {
         let other = tenant("others", &number.to_string());
-        fixture.context.tenants.enforcement_places.ask(&other, Instant::now())
+        let places = &fixture.context.tenants.enforcement_places;
+        places.ask(&other, "rules", Instant::now()) == Turn::Now
     };
     let first = (0..100).find(|number| !asks(&fixture, *number)).unwrap();
     fixture.change_tenant(|cluster| cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());

@@ -138,6 +138,28 @@ async fn what_a_node_still_proves_is_counted_once() {
     assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 100);
 }
 
+/// A pod was bound late, or its Job was lost. Control was killed before it had counted the node.
+#[tokio::test]
+async fn a_node_whose_scrub_starts_again_counts_until_it_has_left_its_tenant() {
+    for is_killed in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.assign("gpu-1", ("vision", UID), 0);
+        fixture.pass().await.unwrap();
+        fixture.advance_to(300);
+        if is_killed {
+            fixture.restart();
+        }
+        fixture.scrub("gpu-1", (0, 100), 250);
+        fixture.pass().await.unwrap();
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 100, "{is_killed}");
+        fixture.advance_to(900);
+        fixture.scrub("gpu-1", (0, 100), 800);
+        fixture.pass().await.unwrap();
+        fixture.stop().await;
+        assert_eq!(fixture.amount(UsageResource::Gpu), 8 * 100, "{is_killed}");
+    }
+}
+
 #[tokio::test]
 async fn a_node_that_another_tenant_gets_at_once_is_never_counted_for_both() {
     let mut fixture = Fixture::new();
