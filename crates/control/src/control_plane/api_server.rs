@@ -1,7 +1,7 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, keys of service accounts and key range.
 
 use super::{
-    admission, authentication, authorization,
+    admission, audit, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
     egress,
@@ -125,6 +125,7 @@ pub(super) fn render(
     );
     let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
+    let audit = audit::for_api_server(input.audit, &mut files);
     files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
@@ -186,6 +187,7 @@ pub(super) fn render(
             .map(|issuer| flag("service-account-issuer", issuer)),
     );
     args.extend(egress);
+    args.extend(audit);
     args.extend(version_flags(input.version));
     args.extend(
         berth_kubernetes_versions::features::group_scheduling(input.version)
