@@ -173,7 +173,7 @@ fn invalid_audits() -> Vec<(Value, &'static str)> {
             "spec.audit.rules[0].omitStages[0]",
         ),
     ];
-    let of_class = |(audit, expected)| (class("c", &json!({ "audit": audit })), expected);
+    let of_class = |(audit, expected): (Value, &'static str)| (class("c", &json!({ "audit": audit })), expected);
     audits.into_iter().map(of_class).collect()
 }
 
