@@ -140,6 +140,42 @@ impl Audited {
         self.create(&serde_json::from_value::<Service>(service).unwrap()).await;
     }
 
+    /// Reads from the API server as the tenant's admin, who acts as another user if one is given.
+    async fn read(&self, uri: &str, acts_as: Option<&str>) -> kube::Result<Value> {
+        let mut request = http::Request::get(uri);
+        if let Some(user) = acts_as {
+            request = request.header("Impersonate-User", user);
+        }
+        self.tenant.client.request(request.body(Vec::new()).unwrap()).await
+    }
+
+    /// Nobody hides a request by acting as a user that is left out, or by a URL that makes its event too large for the audit log.
+    async fn assert_no_request_hides(&self) {
+        let path = "/api/v1/namespaces/default/secrets/first";
+        let refused = self.read(path, Some("system:apiserver")).await;
+        assert!(
+            refused.as_ref().is_err_and(|error| is_status(error, 403)),
+            "{refused:?}"
+        );
+        until_true("who acts as another user is logged", SOON, async || {
+            let events = self.events_of("secrets", "first");
+            events
+                .iter()
+                .any(|event| event["user"]["username"] == "tenant-admin" && event["responseStatus"]["code"] == 403)
+        })
+        .await;
+        // About the longest URL that this client sends. The API server writes the event as text.
+        let uri = format!("{path}?pad={}", "x".repeat(65_200));
+        self.read(&uri, None).await.unwrap();
+        let logged_uri = format!("uri=\"{uri}\"");
+        let parts = ["AUDIT: ", r#"user="tenant-admin""#, &logged_uri, r#"response="200""#];
+        until_true("the request with a long URL is logged", SOON, async || {
+            let log = self.log();
+            log.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+        })
+        .await;
+    }
+
     /// A token of a ServiceAccount of the tenant.
     async fn request_token(&self) -> String {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.tenant.client.clone(), "default");
@@ -176,6 +212,7 @@ pub(crate) async fn a_class_says_what_api_servers_log_and_no_credential_is_in_it
     );
     let event = audited.creation("configmaps", "first").await;
     assert_eq!(event["level"], "Metadata", "{event}");
+    audited.assert_no_request_hides().await;
     // What was written without an audit log is not in it, and nothing of the platform's own programs is.
     assert!(audited.events_of("secrets", "before").is_empty());
     for event in audited.events() {

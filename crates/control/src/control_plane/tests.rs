@@ -164,9 +164,7 @@ fn the_api_server_alone_has_an_audit_log_and_only_if_the_class_has_one() {
                     "--audit-log-mode=batch",
                     "--audit-log-batch-buffer-size=1000",
                     "--audit-log-batch-max-size=1",
-                    "--audit-log-batch-throttle-enable=true",
-                    "--audit-log-batch-throttle-qps=200",
-                    "--audit-log-batch-throttle-burst=2000",
+                    "--audit-log-batch-throttle-enable=false",
                     "--audit-log-truncate-enabled=true",
                     "--audit-log-truncate-max-event-size=65536",
                 ]

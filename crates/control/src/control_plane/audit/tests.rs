@@ -1,6 +1,6 @@
 use super::{policy::policy, validate::MAX_BYTES, *};
 use crate::control_plane::{ARGO_CD_USER, CONTROL_USER, DNS_USER, TENANT_USER};
-use berth_api::{AuditLevel, AuditResources, AuditRule};
+use berth_api::{AuditLevel, AuditResources, AuditRule, is_reserved_identity};
 use serde_json::{Value, json};
 
 const NONE: AuditLevel = AuditLevel::None;
@@ -168,6 +168,11 @@ fn only_users_that_nobody_in_the_tenant_can_be_are_left_out() {
         }
         for rule in &policy.0 {
             assert!(rule.user_groups.is_empty(), "{rule:?}");
+            // No issuer of tokens gives anybody such a name, and no ServiceAccount and no anonymous request has it.
+            for user in &rule.users {
+                let is_of_tenant = user.starts_with("system:serviceaccount:") || user == "system:anonymous";
+                assert!(is_reserved_identity(user) && !is_of_tenant, "{user}");
+            }
         }
     }
 }
@@ -199,6 +204,14 @@ fn rules_of_a_class_log_no_credentials_either_and_are_otherwise_as_they_are() {
             "{pattern}"
         );
     }
+    for resources in [json!(["tokenreviews"]), json!(["*"]), json!([])] {
+        let listed = json!([{"group": "authentication.k8s.io", "resources": resources}]);
+        let policy = Policy::of(json!({"rules": [{"level": "RequestResponse", "resources": listed}]}));
+        let level = policy.level("ada", "create", "authentication.k8s.io/tokenreviews");
+        assert_eq!(level, METADATA, "{resources}");
+    }
+    let of_namespace = Policy::of(json!({"rules": [{"level": "RequestResponse", "namespaces": ["default"]}]}));
+    assert_eq!(of_namespace.level("ada", "get", "secrets"), METADATA);
     // What a rule does not name it does not log, and what needs no change gets none.
     for rules in [
         json!([{"level": "Request", "resources": [{"resources": ["pods", "*/scale"]}, {"group": "apps"}]}]),
@@ -258,6 +271,8 @@ fn what_no_api_server_would_start_with_is_found() {
         (json!({"resources": [{"group": "apps/v1"}]}), "resources: \"apps/v1\""),
         (json!({"resources": [{"group": "Apps"}]}), "resources: \"Apps\""),
         (json!({"resources": [{"group": "apps."}]}), "resources: \"apps.\""),
+        // In all groups there are Secrets.
+        (json!({"resources": [{"group": "*"}]}), "resources: \"*\""),
         (json!({"resources": [{"resources": ["*/*"]}]}), "resources: \"*/*\""),
         (json!({"resources": [{"resources": ["Pods"]}]}), "resources: \"Pods\""),
         (
