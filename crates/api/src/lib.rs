@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod allowed_namespaces;
+mod audit;
 mod authentication;
 pub mod conditions;
 mod control_plane;
@@ -60,6 +61,7 @@ mod user_quotas;
 mod validate;
 
 pub use allowed_namespaces::{AllowedNamespaces, LabelOperator, LabelRequirement, LabelSelector, NamespacesFrom};
+pub use audit::{AuditLevel, AuditPreset, AuditResources, AuditRule, AuditStage, ClassAudit};
 pub use authentication::{
     AccessSubject, AudienceMatchPolicy, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ClassAuthentication,
     ExtraMapping, Issuer, JwtAuthenticator, PrefixedClaimOrExpression, RESERVED_PREFIXES, ServiceAccountIssuer,

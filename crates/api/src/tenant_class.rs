@@ -1,9 +1,9 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest, ClassSleep, DnsPolicy,
-    ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
-    allowed_namespaces::grace_seconds, network::ClassNetwork,
+    AllowedNamespaces, ClassAudit, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest,
+    ClassSleep, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode,
+    SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -73,6 +73,10 @@ pub struct TenantClassSpec {
     /// How users of the tenants authenticate.
     #[serde(default)]
     pub authentication: ClassAuthentication,
+
+    /// What API servers of the tenants write into their audit logs. A change replaces the API servers. Defaults to no audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<ClassAudit>,
 
     /// Which objects and fields Berth syncs to the host, and which objects of the host the tenant sees.
     #[serde(default)]

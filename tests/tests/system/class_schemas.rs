@@ -80,7 +80,7 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             "must be at least 1h",
         ),
     ];
-    for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()) {
+    for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()).chain(invalid_audits()) {
         let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
@@ -131,6 +131,52 @@ fn invalid_owner_kinds() -> Vec<(Value, &'static str)> {
     ]
 }
 
+/// Classes whose audit policy no API server reads, and what the message says.
+fn invalid_audits() -> Vec<(Value, &'static str)> {
+    let rule = |rule: Value| json!({ "rules": [rule] });
+    let audits = [
+        (json!({}), "set one of preset and rules"),
+        (json!({"rules": []}), "set one of preset and rules"),
+        (
+            json!({"preset": "Writes", "rules": [{"level": "None"}]}),
+            "set one of preset and rules",
+        ),
+        (json!({"preset": "All"}), "spec.audit.preset"),
+        (rule(json!({"users": ["ada"]})), "spec.audit.rules[0].level"),
+        (rule(json!({"level": "All"})), "spec.audit.rules[0].level"),
+        (
+            rule(json!({"level": "None", "nonResourceURLs": ["metrics"]})),
+            "spec.audit.rules[0].nonResourceURLs[0]",
+        ),
+        (
+            rule(json!({"level": "None", "nonResourceURLs": ["/metrics"], "namespaces": ["a"]})),
+            "a rule is for nonResourceURLs, or for resources and namespaces",
+        ),
+        (
+            rule(json!({"level": "None", "verbs": ["*"]})),
+            "spec.audit.rules[0].verbs[0]",
+        ),
+        (
+            rule(json!({"level": "None", "resources": [{"group": "apps/v1"}]})),
+            "spec.audit.rules[0].resources[0].group",
+        ),
+        (
+            rule(json!({"level": "None", "resources": [{"resources": ["*/*"]}]})),
+            "spec.audit.rules[0].resources[0].resources[0]",
+        ),
+        (
+            rule(json!({"level": "None", "resources": [{"resourceNames": ["a"]}]})),
+            "resourceNames needs resources",
+        ),
+        (
+            rule(json!({"level": "None", "omitStages": ["Done"]})),
+            "spec.audit.rules[0].omitStages[0]",
+        ),
+    ];
+    let of_class = |(audit, expected): (Value, &'static str)| (class("c", &json!({ "audit": audit })), expected);
+    audits.into_iter().map(of_class).collect()
+}
+
 /// A class that lists a kind of owners.
 fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
     let owner_kind = json!({"group": group, "kind": kind, "suspend": suspend});
@@ -140,7 +186,7 @@ fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
 pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let params = PatchParams::apply("berth-tests").dry_run();
-    for file in ["default", "training", "serving", "research"] {
+    for file in ["default", "training", "serving", "research", "audited"] {
         for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
             assert_eq!(class.name_any(), file);
             let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();

@@ -121,6 +121,7 @@ impl Scene {
             limits_users: false,
             authentication: &berth_api::TenantAuthentication::default(),
             max_token_seconds: 86_400,
+            audit: None,
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

@@ -3,6 +3,7 @@
 
 mod access;
 mod argo_cd;
+mod audit;
 mod class_kinds;
 mod class_schemas;
 mod classes;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
                 classes::changed_class_reaches_tenants_and_deleted_class_stops_none,
                 classes::scheduler_runs_while_class_and_tenant_want_it,
                 classes::priority_classes_follow_the_band,
+                audit::a_class_says_what_api_servers_log_and_no_credential_is_in_it,
                 class_kinds::additional_kinds_need_a_definition_and_permissions,
                 class_kinds::a_kind_of_the_host_is_defined_in_the_tenant,
                 limits::services_and_writes_beyond_the_limits_are_refused,

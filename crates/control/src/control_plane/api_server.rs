@@ -1,7 +1,7 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, keys of service accounts and key range.
 
 use super::{
-    admission, authentication, authorization,
+    admission, audit, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
     egress,
@@ -85,6 +85,21 @@ fn issue_certificates(
     Ok(())
 }
 
+/// Adds what the server trusts, and the keys of its ServiceAccounts.
+fn put_authorities(input: &ControlPlaneInput<'_>, authorities: &Authorities, files: &mut BTreeMap<String, String>) {
+    files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
+    files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
+    files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
+    files.insert(
+        "service-account.key".into(),
+        authorities.service_account.private_pem.clone(),
+    );
+    files.insert(
+        "service-account.pub".into(),
+        authorities.service_account.public_pem.clone(),
+    );
+}
+
 /// The flags about tokens of ServiceAccounts, whose first issuer is in new ones.
 fn token_flags(input: &ControlPlaneInput<'_>, issuers: &[&str]) -> [String; 7] {
     // The API server serves OIDC discovery at its root only, so an issuer has no path: it is that of every cluster, or the tenant's host name at
@@ -125,18 +140,8 @@ pub(super) fn render(
     );
     let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
-    files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
-    files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
-    files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
-    files.insert(
-        "service-account.key".into(),
-        authorities.service_account.private_pem.clone(),
-    );
-    files.insert(
-        "service-account.pub".into(),
-        authorities.service_account.public_pem.clone(),
-    );
-
+    let audit = audit::for_api_server(input.audit, &mut files);
+    put_authorities(input, authorities, &mut files);
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
         flag("etcd-prefix", input.tenant.etcd_prefix()),
@@ -186,6 +191,7 @@ pub(super) fn render(
             .map(|issuer| flag("service-account-issuer", issuer)),
     );
     args.extend(egress);
+    args.extend(audit);
     args.extend(version_flags(input.version));
     args.extend(
         berth_kubernetes_versions::features::group_scheduling(input.version)

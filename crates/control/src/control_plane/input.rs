@@ -2,8 +2,8 @@
 
 use super::{component::Form, dns_customization::DnsCustomization, endpoints::Endpoints};
 use berth_api::{
-    DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy, TenantAuthentication,
-    TenantLimits, names::TenantId,
+    ClassAudit, DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, StorageOffer, SyncPolicy,
+    TenantAuthentication, TenantLimits, names::TenantId,
 };
 use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr};
@@ -36,6 +36,8 @@ pub struct ControlPlaneInput<'a> {
     pub authentication: &'a TenantAuthentication,
     /// Seconds for which a token of one of its ServiceAccounts is valid at most; 3600 at least.
     pub max_token_seconds: i64,
+    /// What its API server writes into an audit log; none: it has no audit log.
+    pub audit: Option<&'a ClassAudit>,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.

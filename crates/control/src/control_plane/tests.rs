@@ -2,7 +2,8 @@ mod policies;
 
 use super::{dns_customization::DnsCustomization, *};
 use berth_api::{
-    DatastoreUsage, NetworkLimits, StorageOffer, SyncPolicy, TenantAuthentication, TenantLimits, names::TenantId,
+    ClassAudit, DatastoreUsage, NetworkLimits, StorageOffer, SyncPolicy, TenantAuthentication, TenantLimits,
+    names::TenantId,
 };
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
@@ -35,6 +36,7 @@ struct Fixture {
     dns: DnsInput,
     authorities: Authorities,
     authentication: TenantAuthentication,
+    audit: Option<ClassAudit>,
 }
 
 impl Fixture {
@@ -72,6 +74,7 @@ impl Fixture {
             },
             authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
             authentication: TenantAuthentication::default(),
+            audit: None,
         }
     }
 
@@ -92,6 +95,7 @@ impl Fixture {
             limits_users: self.limits_users,
             authentication: &self.authentication,
             max_token_seconds: 86_400,
+            audit: self.audit.as_ref(),
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
@@ -125,6 +129,48 @@ fn a_tenant_that_schedules_has_a_scheduler() {
     let syncer = components.iter().find(|component| component.name == SYNCER).unwrap();
     assert!(syncer.args.contains(&"--scheduling=tenant".to_owned()));
     assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
+}
+
+#[test]
+fn the_api_server_alone_has_an_audit_log_and_only_if_the_class_has_one() {
+    let mut fixture = Fixture::new();
+    let mut render = |audit: Option<&str>| {
+        fixture.audit = audit.map(|text| serde_json::from_str(text).unwrap());
+        fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()))
+    };
+    let flags = |component: &Component| -> Vec<String> {
+        let args = component.args_in("/files").into_iter();
+        args.filter(|arg| arg.contains("audit")).collect()
+    };
+    for component in render(None) {
+        assert_eq!(flags(&component), [""; 0], "{}", component.name);
+        assert!(!component.files.contains_key("audit.conf"), "{}", component.name);
+    }
+    for component in render(Some(r#"{"preset": "Metadata"}"#)) {
+        let policy = component.files.get("audit.conf");
+        assert_eq!(policy.is_some(), component.name == API_SERVER, "{}", component.name);
+        assert_eq!(
+            flags(&component).is_empty(),
+            component.name != API_SERVER,
+            "{}",
+            component.name
+        );
+        if policy.is_some() {
+            assert_eq!(
+                flags(&component),
+                [
+                    "--audit-policy-file=/files/audit.conf",
+                    "--audit-log-path=-",
+                    "--audit-log-mode=batch",
+                    "--audit-log-batch-buffer-size=1000",
+                    "--audit-log-batch-max-size=1",
+                    "--audit-log-batch-throttle-enable=false",
+                    "--audit-log-truncate-enabled=true",
+                    "--audit-log-truncate-max-event-size=65536",
+                ]
+            );
+        }
+    }
 }
 
 /// A slow etcd is slow for all tenants: nobody's API server starts again because of that. It gets no requests meanwhile if there is another one.

@@ -11,7 +11,7 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ArgoCdServer, ClassAuthentication, ClassManifest, ClassSleep, ControlPlaneService,
+    ArgoCdRegistration, ArgoCdServer, ClassAudit, ClassAuthentication, ClassManifest, ClassSleep, ControlPlaneService,
     ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer,
     SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
@@ -71,6 +71,9 @@ pub struct Settings {
     /// Seconds for which a token of one of its ServiceAccounts is valid at most.
     #[serde(default = "max_token_seconds")]
     pub max_token_seconds: i64,
+    /// What its API server writes into an audit log; none: it has no audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<ClassAudit>,
     /// Who has a role in all of it.
     #[serde(default)]
     pub access: TenantAccess,
@@ -151,6 +154,7 @@ pub fn resolve(
             authentication: authentication::resolve(spec.authentication.as_ref(), rules)
                 .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
             max_token_seconds: rules.authentication.max_token_seconds(),
+            audit: rules.audit.clone(),
             access: spec.access.clone(),
             sleep: rules.sleep.clone(),
             manifests: rules.manifests.clone(),
@@ -196,6 +200,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         manifests: rules.manifests.clone(),
         authentication: accepted.authentication,
         max_token_seconds: rules.authentication.max_token_seconds(),
+        audit: rules.audit.clone(),
         access: accepted.access,
         argo_cd_from_class: accepted.argo_cd_from_class || accepted.argo_cd.is_none(),
         argo_cd: accepted.argo_cd.or_else(|| registration_of_all(cluster, rules)),

@@ -1,9 +1,9 @@
 //! Whether the rules of a class are valid: pure. The schema rejects most errors already; this finds errors of classes that
 //! were stored before the schema rejected them, or on a host that cannot check them.
 
-use crate::{authentication, network::allowed};
+use crate::{authentication, control_plane::find_audit_error, network::allowed};
 use berth_api::{
-    KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
+    ClassAuthentication, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
 use berth_sync_rules::{egress::target::Target, registry, translation::device_variables::is_device_variable};
@@ -40,6 +40,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         scheduling_mode: _,
         control_plane: _,
         authentication: sign_in,
+        audit,
         sync,
         dns,
         network: border,
@@ -69,11 +70,11 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
             "spec.idleReclaim.{field}: {bad:?} is not an amount such as 2.50"
         ));
     }
-    if let Some(error) = authentication::find_error(&sign_in.default) {
-        return Some(format!("spec.authentication.default.{error}"));
+    if let Some(error) = find_error_in_authentication(sign_in) {
+        return Some(format!("spec.authentication.{error}"));
     }
-    if let Some(error) = authentication::find_unusable_issuer(&sign_in.allowed_issuers) {
-        return Some(format!("spec.authentication.allowedIssuers: {error}"));
+    if let Some(error) = audit.as_ref().and_then(find_audit_error) {
+        return Some(format!("spec.audit.{error}"));
     }
     let SyncPolicy {
         pods,
@@ -144,6 +145,14 @@ fn find_error_in_versions(spec: &TenantClassSpec) -> Option<String> {
         ));
     }
     (!spec.allows_version(default)).then(|| format!("spec.defaultVersion: {default} is not one of spec.versions"))
+}
+
+fn find_error_in_authentication(rules: &ClassAuthentication) -> Option<String> {
+    let default = authentication::find_error(&rules.default).map(|error| format!("default.{error}"));
+    default.or_else(|| {
+        let issuers = authentication::find_unusable_issuer(&rules.allowed_issuers);
+        issuers.map(|error| format!("allowedIssuers: {error}"))
+    })
 }
 
 fn find_error_in_kinds(kinds: &[SyncedKind]) -> Option<String> {
@@ -301,6 +310,8 @@ mod tests {
             message.starts_with("spec.authentication.default.jwt[0].issuer.url: "),
             "{message}"
         );
+        let message = error_of(|spec| spec.audit = Some(berth_api::ClassAudit::default()));
+        assert!(message.starts_with("spec.audit.preset: "), "{message}");
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),

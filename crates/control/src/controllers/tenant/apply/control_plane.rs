@@ -346,6 +346,7 @@ async fn render_control_plane(
         limits_users: context.stores.limits_users(&tenant.cluster),
         authentication: &settings.authentication.rules,
         max_token_seconds: settings.max_token_seconds,
+        audit: settings.audit.as_ref(),
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

@@ -56,6 +56,7 @@ fn settings() -> Settings {
         expiration: ExpirationPolicy::default(),
         authentication: ResolvedAuthentication::default(),
         max_token_seconds: 86_400,
+        audit: None,
         access: TenantAccess::default(),
         sleep: berth_api::ClassSleep::default(),
         manifests: Vec::new(),

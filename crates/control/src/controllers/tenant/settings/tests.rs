@@ -399,3 +399,22 @@ fn a_class_limits_how_long_tokens_are_valid() {
     let read: Settings = serde_json::from_value(recorded).unwrap();
     assert_eq!(read.max_token_seconds, 24 * 3600);
 }
+
+#[test]
+fn a_class_says_what_is_audited_also_for_tenants_whose_spec_is_not_accepted() {
+    let cluster = cluster(Some("gold"), None);
+    let audited = |_: &str| {
+        let mut class = class("gold").as_ref().clone();
+        class.spec.audit = Some(serde_json::from_value(json!({"preset": "Writes"})).unwrap());
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, audited).unwrap();
+    assert_eq!(settings.audit, audited("gold").unwrap().spec.audit);
+    let recorded = serde_json::to_value(&settings).unwrap();
+    assert_eq!(recorded["audit"], json!({"preset": "Writes"}));
+    // No spec keeps a rule of the class away, and none keeps one that is gone.
+    let held = under_rules(settings, &cluster, &class("gold").spec);
+    assert_eq!(held.audit, None);
+    let held = under_rules(held, &cluster, &audited("gold").unwrap().spec);
+    assert_eq!(held.audit, audited("gold").unwrap().spec.audit);
+}
