@@ -46,6 +46,8 @@ pub struct Row {
     /// Of what was used, that for which no RateCard has a price, in any currency. Nodes are left out if their GPUs have a price, and GPUs if their
     /// nodes have one. Empty if there are no RateCards.
     pub unpriced: Amounts,
+    /// Of what was used, that which has no price in some currency because RateCards are wrong ([`PriceBook::errors`]). It is not in `unpriced`.
+    pub unclear: Amounts,
 }
 
 /// Usage and costs as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
@@ -94,16 +96,20 @@ struct PricedUsage<'a> {
     amount: i64,
     costs: Vec<(&'a str, Cost)>,
     is_unpriced: bool,
+    is_unclear: bool,
 }
 
 impl<'a> PricedUsage<'a> {
     fn new(lines: &RecordLines, key: &'a LineKey, (day, amount): (Date, i64), prices: &'a PriceBook) -> Self {
         let priced = prices.price(key, day, amount);
         let costs: Vec<(&str, Cost)> = priced.iter().map(|priced| (priced.currency, priced.cost)).collect();
+        let is_unclear = prices.is_unclear(key, day);
+        let has_no_price = costs.is_empty() && !prices.is_empty() && !is_unclear;
         Self {
             key,
             amount,
-            is_unpriced: costs.is_empty() && !prices.is_empty() && !lines.is_priced_otherwise(key, day, prices),
+            is_unpriced: has_no_price && !lines.is_priced_otherwise(key, day, prices),
+            is_unclear,
             costs,
         }
     }
@@ -113,6 +119,9 @@ impl<'a> PricedUsage<'a> {
         row.amounts.add(self.key.resource, amount);
         if self.is_unpriced {
             row.unpriced.add(self.key.resource, amount);
+        }
+        if self.is_unclear {
+            row.unclear.add(self.key.resource, amount);
         }
         for (currency, cost) in &self.costs {
             match row.costs.get_mut(*currency) {
