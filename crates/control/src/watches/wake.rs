@@ -44,6 +44,8 @@ impl Wake {
 #[derive(Default)]
 pub(super) struct Seen {
     hashes: HashMap<String, u64>,
+    /// Hashes of what tenants show of what they used, and of everything else of them.
+    usages: HashMap<String, (u64, u64)>,
     owners: HashMap<String, String>,
     /// UIDs of the tenants that nodes serve.
     served: HashMap<String, String>,
@@ -52,14 +54,22 @@ pub(super) struct Seen {
 impl Seen {
     /// Whether `value` differs from the value when an object of this name was seen last.
     pub(super) fn is_new(&mut self, name: &str, value: &impl Hash) -> bool {
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        self.hashes.insert(name.to_owned(), hasher.finish()) != Some(hasher.finish())
+        let hash = hash_of(value);
+        self.hashes.insert(name.to_owned(), hash) != Some(hash)
+    }
+
+    /// Whether a tenant shows other usage than when it was seen last, and nothing else of it is new.
+    fn is_only_usage_new(&mut self, tenant: &TenantCluster) -> bool {
+        let (usage, rest) = split_usage(tenant);
+        let hashes = (hash_of(&usage), hash_of(&rest));
+        let before = self.usages.insert(full_name(tenant), hashes);
+        before.is_some_and(|(usage, rest)| usage != hashes.0 && rest == hashes.1)
     }
 
     /// Forgets an object that is gone.
     pub(super) fn forget(&mut self, name: &str) {
         self.hashes.remove(name);
+        self.usages.remove(name);
         self.served.remove(name);
     }
 
@@ -74,6 +84,24 @@ impl Seen {
     }
 }
 
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a tenant shows of what it used, and everything else of it but what changes with every write.
+fn split_usage(tenant: &TenantCluster) -> (String, String) {
+    let mut tenant = tenant.clone();
+    tenant.metadata.resource_version = None;
+    tenant.metadata.managed_fields = None;
+    let usage = { tenant.status.as_mut() }.map(|status| std::mem::take(&mut status.monthly_usage));
+    (
+        serde_json::to_string(&usage.unwrap_or_default()).unwrap_or_default(),
+        serde_json::to_string(&tenant).unwrap_or_default(),
+    )
+}
+
 /// The name of an object, with its namespace.
 pub(super) fn full_name(object: &impl Resource) -> String {
     format!("{:?}/{}", object.namespace(), object.name_any())
@@ -86,7 +114,11 @@ fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
     [named].into_iter().chain(running)
 }
 
+/// A tenant. Nothing follows from what it shows of what it used, which control writes all the time.
 pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
+    if seen.is_only_usage_new(tenant) {
+        return Vec::new();
+    }
     let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
     // Quotas are decided for all tenants: only what matters for them is a reason.
     let meta = &tenant.metadata;
@@ -410,6 +442,30 @@ mod tests {
         assert!(namespace("team", "vision").is_empty(), "nothing has changed");
         assert_eq!(woken(&namespace("team", "speech")), ["a"]);
         assert!(namespace("other", "speech").is_empty());
+    }
+
+    #[test]
+    fn what_a_tenant_shows_of_what_it_used_wakes_nothing() {
+        let tenant = tenant("a", Phase::Ready);
+        let used = |hours: &str, version: &str| {
+            let mut tenant = (*tenant).clone();
+            let usage = json!([{"month": "2026-11", "meteredThrough": "2026-11-10T12:00:00Z",
+                "hours": [{"resource": "GPU", "hours": hours}]}]);
+            tenant.metadata.resource_version = Some(version.into());
+            tenant.status.as_mut().unwrap().monthly_usage = serde_json::from_value(usage).unwrap();
+            tenant
+        };
+        let mut seen = Seen::default();
+        let mut wakes = |tenant: &TenantCluster| !for_tenant(tenant, &mut seen).is_empty();
+        assert!(wakes(&tenant));
+        assert!(!wakes(&used("1.0", "2")));
+        assert!(!wakes(&used("2.0", "3")));
+        assert!(wakes(&used("2.0", "3")), "it is listed again");
+        let mut changed = used("3.0", "4");
+        changed.status.as_mut().unwrap().phase = Some(Phase::Sleeping);
+        assert!(wakes(&changed), "something else has changed as well");
+        seen.forget(&full_name(tenant.as_ref()));
+        assert!(!for_tenant(&used("4.0", "5"), &mut seen).is_empty(), "it is new");
     }
 
     #[test]
