@@ -95,7 +95,8 @@ fn split_usage(tenant: &TenantCluster) -> (String, String) {
     let mut tenant = tenant.clone();
     tenant.metadata.resource_version = None;
     tenant.metadata.managed_fields = None;
-    let usage = { tenant.status.as_mut() }.map(|status| std::mem::take(&mut status.monthly_usage));
+    let status = tenant.status.as_mut();
+    let usage = status.map(|status| std::mem::take(&mut status.monthly_usage));
     (
         serde_json::to_string(&usage.unwrap_or_default()).unwrap_or_default(),
         serde_json::to_string(&tenant).unwrap_or_default(),
