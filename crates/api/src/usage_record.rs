@@ -117,7 +117,7 @@ pub struct UsageLine {
     pub daily: Vec<i64>,
 }
 
-/// What a tenant used in a month, as its TenantCluster shows it: the sums of a [`UsageRecord`], for those who may not read the records of all tenants.
+/// What a tenant used in a month: the sums of its UsageRecord, for those who may not read the records of all tenants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MonthlyUsage {
