@@ -148,9 +148,6 @@ fn records_of(tenant: &TenantCluster) -> Vec<UsageRecord> {
 }
 
 #[cfg(test)]
-mod tests;
-
-#[cfg(test)]
 mod tests {
     use super::super::text::{describe, describe_wide};
     use super::*;

@@ -1,3 +1,5 @@
+mod rate_cards;
+
 use super::export::{write_csv, write_focus};
 use super::text::{describe, describe_wide};
 use super::*;
@@ -130,62 +132,6 @@ Storage       5.0    GiB-hours   -
 ControlPlane  48.0   hours       4.80
 total         -      -           613.25";
     assert!(text.contains(table), "{text}");
-}
-
-#[test]
-fn a_report_has_the_costs_that_are_clear_and_says_what_to_correct() {
-    let named = |name: &str, targets: Value| {
-        let mut card = card();
-        card.metadata.name = Some(name.into());
-        card.spec.targets = serde_json::from_value(targets).unwrap();
-        card
-    };
-    let vision = json!([{"kind": "Project", "name": "vision"}]);
-    let cards = [named("a", vision.clone()), named("b", vision), card()];
-    let usage = usage_of(&records(), &cards, "berth usage", "2026-11-03T12:10:00Z");
-    assert!(usage.has_unclear_costs());
-    let expected = "\
-TENANT              GPU-HOURS  NODE-HOURS  CORE-HOURS  EUR
-team-vision/vision  288.0      36.0        0.0         -
-team-speech/speech  4.0        0.0         1.5         3.65
-total               292.0      36.0        1.5         3.65
-
-No RateCard has a price for 5.0 GiB-hours (Storage). A rate with the price 0 says that something is free.
-What 288.0 GPU-hours (GPU), 36.0 node-hours (Node), 48.0 hours (ControlPlane) cost is not in the report: it is not clear until RateCards are corrected.
-RateCards a and b both have prices in EUR for Project vision; put the prices into one of them, or change its targets.";
-    let text = describe(&usage);
-    assert!(text.ends_with(expected), "{text}");
-    let value = serde_json::to_value(&usage).unwrap();
-    assert_eq!(value["rows"][1]["unclearHours"]["GPU"], "288.000000");
-    assert_eq!(value["rows"][1]["costs"], json!({}));
-    // Usage that they are not for is complete, and the error is shown all the same.
-    let speech = usage_of(&records()[1..], &cards, "berth usage", "2026-11-03T12:10:00Z");
-    assert!(!speech.has_unclear_costs());
-    assert!(
-        speech.notes.last().unwrap().starts_with("RateCards a and b"),
-        "{:?}",
-        speech.notes
-    );
-}
-
-#[test]
-fn of_many_errors_in_rate_cards_the_first_are_shown() {
-    let targets: Vec<Value> = (10..30)
-        .map(|number| json!({"kind": "Project", "name": format!("p{number}")}))
-        .collect();
-    let cards = ["a", "b"].map(|name| {
-        let mut card = card();
-        card.metadata.name = Some(name.into());
-        card.spec.targets = serde_json::from_value(json!(targets)).unwrap();
-        card
-    });
-    let notes = usage_of(&[], &cards, "berth usage", "2026-11-03T12:10:00Z").notes;
-    let errors = notes
-        .iter()
-        .filter(|note| note.starts_with("RateCards a and b"))
-        .count();
-    assert_eq!(errors, 10);
-    assert_eq!(notes.last().unwrap(), "RateCards have 10 more such errors.");
 }
 
 #[test]
@@ -325,7 +271,7 @@ fn programs_get_all_digits_as_text() {
         "hours": {"GPU": "4.000000", "CPU": "1.500000", "Memory": "2.000000", "Storage": "5.000000"},
         "costs": {"EUR": "3.6530000000"},
         "unpricedHours": {"Storage": "5.000000"},
-        "unclearHours": {},
+        "unclearHours": {}, "unclearCurrencies": [],
     });
     assert_eq!(value["rows"][0], speech);
     assert_eq!(value["total"]["costs"], json!({"EUR": "613.2530000000"}));

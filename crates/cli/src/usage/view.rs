@@ -1,6 +1,6 @@
 //! A report as commands print it: with what is not in it, and why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{UsageRecord, UsageResource};
 use berth_metering::{Amounts, GroupBy, Month, PriceBook, PriceError, Query, Report, Row, hours, hours_unit, report};
@@ -124,7 +124,7 @@ impl Usage {
             note_nothing(&report, &request),
             note_late(&report, request.period, now),
             note_unpriced(&report.total.unpriced),
-            note_unclear(&report.total.unclear),
+            note_unclear(&report.total),
         ];
         let errors = note_errors(prices.errors());
         let notes = { notes.into_iter().flatten() }
@@ -187,10 +187,12 @@ fn note_unpriced(unpriced: &Amounts) -> Option<String> {
     ))
 }
 
-fn note_unclear(unclear: &Amounts) -> Option<String> {
-    let amounts = describe_amounts(unclear)?;
+fn note_unclear(total: &Row) -> Option<String> {
+    let amounts = describe_amounts(&total.unclear)?;
+    let currencies: Vec<&str> = total.unclear_currencies.iter().map(String::as_str).collect();
     Some(format!(
-        "What {amounts} cost is not in the report: it is not clear until RateCards are corrected."
+        "What {amounts} cost is not in the report, in {}: it is not clear until RateCards are corrected.",
+        currencies.join(", ")
     ))
 }
 
@@ -258,6 +260,8 @@ struct RowView {
     unpriced_hours: BTreeMap<&'static str, String>,
     /// Those that have no price in some currency because RateCards are wrong; `notes` says what to correct.
     unclear_hours: BTreeMap<&'static str, String>,
+    /// The currencies in which these have no price: `costs` in these are not those of the whole row.
+    unclear_currencies: BTreeSet<String>,
 }
 
 impl Serialize for Usage {
@@ -298,6 +302,7 @@ fn row_view(row: &Row, group_by: &[GroupBy]) -> RowView {
             .collect(),
         unpriced_hours: hours_by_resource(&row.unpriced),
         unclear_hours: hours_by_resource(&row.unclear),
+        unclear_currencies: row.unclear_currencies.clone(),
     }
 }
 

@@ -127,10 +127,22 @@ impl PriceBook {
         priced.collect()
     }
 
-    /// Whether what has this key has no price on a day, in some currency, because cards are wrong ([`PriceBook::errors`]).
+    /// The currencies in which what has this key has no price on a day because cards are wrong ([`PriceBook::errors`]).
+    pub fn unclear_currencies(&self, key: &LineKey, day: Date) -> Vec<&str> {
+        // Reports ask for each line and day, and most cards are right.
+        if self.errors.is_empty() {
+            return Vec::new();
+        }
+        let unclear = self
+            .currencies
+            .iter()
+            .filter(|(_, cards)| matches!(cards.price(key, day), Some((_, Answer::Unclear))));
+        unclear.map(|(currency, _)| currency.as_str()).collect()
+    }
+
+    /// Whether there is such a currency.
     pub fn is_unclear(&self, key: &LineKey, day: Date) -> bool {
-        let mut answers = self.currencies.values().filter_map(|cards| cards.price(key, day));
-        !self.errors.is_empty() && answers.any(|(_, answer)| answer == Answer::Unclear)
+        !self.unclear_currencies(key, day).is_empty()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use berth_api::UsageRecord;
 use jiff::{Timestamp, civil::Date};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Usage and costs of some days.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Row {
     pub unpriced: Amounts,
     /// Of what was used, that which has no price in some currency because RateCards are wrong ([`PriceBook::errors`]). It is not in `unpriced`.
     pub unclear: Amounts,
+    /// The currencies in which that has no price: `costs` in these are not those of the whole row.
+    pub unclear_currencies: BTreeSet<String>,
 }
 
 /// Usage and costs as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
@@ -96,20 +98,20 @@ struct PricedUsage<'a> {
     amount: i64,
     costs: Vec<(&'a str, Cost)>,
     is_unpriced: bool,
-    is_unclear: bool,
+    unclear_currencies: Vec<&'a str>,
 }
 
 impl<'a> PricedUsage<'a> {
     fn new(lines: &RecordLines, key: &'a LineKey, (day, amount): (Date, i64), prices: &'a PriceBook) -> Self {
         let priced = prices.price(key, day, amount);
         let costs: Vec<(&str, Cost)> = priced.iter().map(|priced| (priced.currency, priced.cost)).collect();
-        let is_unclear = prices.is_unclear(key, day);
-        let has_no_price = costs.is_empty() && !prices.is_empty() && !is_unclear;
+        let unclear_currencies = prices.unclear_currencies(key, day);
+        let has_no_price = costs.is_empty() && !prices.is_empty() && unclear_currencies.is_empty();
         Self {
             key,
             amount,
             is_unpriced: has_no_price && !lines.is_priced_otherwise(key, day, prices),
-            is_unclear,
+            unclear_currencies,
             costs,
         }
     }
@@ -120,8 +122,13 @@ impl<'a> PricedUsage<'a> {
         if self.is_unpriced {
             row.unpriced.add(self.key.resource, amount);
         }
-        if self.is_unclear {
+        if !self.unclear_currencies.is_empty() {
             row.unclear.add(self.key.resource, amount);
+        }
+        for currency in &self.unclear_currencies {
+            if !row.unclear_currencies.contains(*currency) {
+                row.unclear_currencies.insert((*currency).to_owned());
+            }
         }
         for (currency, cost) in &self.costs {
             match row.costs.get_mut(*currency) {

@@ -241,7 +241,13 @@ fn what_wrong_cards_are_for_is_reported_and_the_rest_has_its_costs() {
         RateCard::new(name, serde_json::from_value(spec).unwrap())
     };
     let vision = json!([{"kind": "Project", "name": "vision"}]);
-    let cards = [card("a", vision.clone()), card("b", vision), card("list", json!([]))];
+    let dollars = json!({"currency": "USD", "prices": [{"rates": [{"resource": "GPU", "price": "3"}]}]});
+    let cards = [
+        card("a", vision.clone()),
+        card("b", vision),
+        card("list", json!([])),
+        RateCard::new("dollars", serde_json::from_value(dollars).unwrap()),
+    ];
     let records = records();
     let report = report(&records, &PriceBook::new(&cards), &november(&[GroupBy::Project]));
     let amounts = |amounts: &Amounts| amounts.iter().collect::<Vec<_>>();
@@ -249,12 +255,16 @@ fn what_wrong_cards_are_for_is_reported_and_the_rest_has_its_costs() {
     let (others, total) = (&report.rows[0], &report.total);
     assert_eq!(report.rows[1].group, [Some("vision".to_owned())]);
     assert_eq!(amounts(&report.rows[1].unclear), of_vision);
-    assert!(report.rows[1].costs.is_empty() && report.rows[1].unpriced.is_empty());
+    assert!(report.rows[1].unpriced.is_empty());
+    assert_eq!(report.rows[1].costs.keys().collect::<Vec<_>>(), ["USD"]);
+    assert_eq!(report.rows[1].unclear_currencies, BTreeSet::from(["EUR".to_owned()]));
     assert_eq!(amounts(&total.unclear), of_vision);
     assert_eq!(amounts(&total.unpriced), [(UsageResource::Cpu, 500 * 3_600)]);
-    assert!(others.unclear.is_empty());
+    assert_eq!(total.unclear_currencies, report.rows[1].unclear_currencies);
+    assert!(others.unclear.is_empty() && others.unclear_currencies.is_empty());
     assert_eq!(total.costs["EUR"].format(2), "2.00");
-    assert_eq!(others.costs, total.costs);
+    assert_eq!(others.costs["EUR"], total.costs["EUR"]);
+    assert_eq!(total.costs["USD"].format(2), "123.00");
 }
 
 #[test]
