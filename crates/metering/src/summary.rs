@@ -2,11 +2,12 @@
 
 use crate::{
     amounts::{Amounts, amount_of_hours, hours},
-    calendar::Month,
+    calendar::{Month, second_of, timestamp_of},
     item::LineKey,
     record::{self, Lines, Through},
 };
 use berth_api::{MonthlyUsage, ResourceHours, UsageRecord, UsageTenant};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
 /// Decimals of hours, as in [`UsageRecordSpec::gpu_hours`](berth_api::UsageRecordSpec::gpu_hours).
@@ -14,7 +15,7 @@ const DECIMALS: u32 = 1;
 /// Months of a tenant of which summaries are kept: the latest one and the one before.
 const KEPT: usize = 2;
 
-/// The sums of a record.
+/// The sums of a record. Its time has whole seconds, as API servers store it: a status that was read equals the one that was written.
 pub fn summarize(record: &UsageRecord) -> MonthlyUsage {
     let mut amounts = Amounts::default();
     for line in &record.spec.lines {
@@ -28,7 +29,7 @@ pub fn summarize(record: &UsageRecord) -> MonthlyUsage {
     });
     MonthlyUsage {
         month: record.spec.month.clone(),
-        metered_through: record.spec.metered_through.clone(),
+        metered_through: Time(timestamp_of(second_of(record.spec.metered_through.0))),
         in_use: record.spec.in_use,
         hours: hours.collect(),
     }
@@ -148,6 +149,16 @@ mod tests {
         assert_eq!(summarize(&made), summary);
         assert_eq!(made.spec.tenant, tenant());
         assert!(made.spec.lines.iter().all(|line| line.daily.len() == 1));
+    }
+
+    #[test]
+    fn a_summary_is_the_same_when_it_was_stored_and_read() {
+        let mut record = record("2026-11", &[(gpus(), 0, 3600)]);
+        // Somebody has edited it.
+        record.spec.metered_through = Time("2026-11-02T00:00:00.75Z".parse::<Timestamp>().unwrap());
+        let summary = summarize(&record);
+        let stored = serde_json::to_string(&summary).unwrap();
+        assert_eq!(serde_json::from_str::<MonthlyUsage>(&stored).unwrap(), summary);
     }
 
     #[test]

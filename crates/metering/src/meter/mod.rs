@@ -115,11 +115,11 @@ impl Meter {
     }
 
     /// What the stored records say of this month and of the month before, by the UID of each tenant that exists; the later month first. It changes only
-    /// with a record, and when a month begins.
+    /// with a record, and when a month begins. Tenants without a record are missing: there may be one that could not be read.
     pub fn summaries(&self, now: Timestamp) -> BTreeMap<&str, Vec<MonthlyUsage>> {
         let month = Month::of_timestamp(now);
-        let existing = self.tenants.iter().filter(|(_, tenant)| tenant.exists);
-        existing
+        let recorded = { self.tenants.iter() }.filter(|(_, tenant)| tenant.exists && tenant.has_record());
+        recorded
             .map(|(uid, tenant)| (uid.as_str(), tenant.summaries(month)))
             .collect()
     }

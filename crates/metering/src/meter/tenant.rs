@@ -59,7 +59,9 @@ impl Tenant {
 
     fn begin(identity: UsageTenant, observed_through: i64, stored: Option<UsageRecord>) -> Self {
         let mut summaries = Summaries::default();
-        stored.iter().for_each(|record| summaries.store(record));
+        if let Some(record) = &stored {
+            summaries.store(record);
+        }
         Self {
             identity,
             stored,
@@ -133,6 +135,11 @@ impl Tenant {
         if self.stored_month().is_none_or(|stored| stored <= month) {
             self.stored = Some(record);
         }
+    }
+
+    /// Whether there is a stored record of it, of whatever month.
+    pub(super) fn has_record(&self) -> bool {
+        self.stored.is_some()
     }
 
     /// What its stored records say of a month and of the month before, the later one first.

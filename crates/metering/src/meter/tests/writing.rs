@@ -81,7 +81,10 @@ fn summaries_are_of_what_is_stored_for_tenants_that_exist() {
     let both = ["2026-12 8.0", "2026-11 4896.0"];
     assert_eq!(gpu_hours(&meter, december), of_a(&both));
     assert_eq!(gpu_hours(&meter, at("2027-01-01T00:00:00Z")), of_a(&both[..1]));
-    // Of a tenant that has only a record nothing is shown.
+    // Nothing is said of a tenant without a record, and of one that has nothing else.
+    let mut unrecorded = Meter::default();
+    unrecorded.observe(december, &identities, &[]);
+    assert!(unrecorded.summaries(december).is_empty());
     let mut restarted = server.load();
     assert!(gpu_hours(&restarted, december).is_empty());
     restarted.observe(december, &identities, &items);

@@ -68,6 +68,23 @@ async fn a_status_that_says_something_else_is_written_again() {
 }
 
 #[tokio::test]
+async fn a_tenant_whose_record_cannot_be_read_shows_what_it_showed() {
+    let mut fixture = Fixture::new();
+    fixture.pass().await.unwrap();
+    let shown = fixture.shown("vision");
+    assert_eq!(shown.len(), 1);
+    // Another version of Berth has written it.
+    let path = format!("{RECORDS}/{}-2026-11", slug());
+    let mut newer = fixture.host.get(&path).unwrap();
+    newer["spec"]["lines"][0]["resource"] = "Network".into();
+    fixture.host.insert(&path, newer);
+    fixture.restart();
+    fixture.advance_to(3600);
+    fixture.pass().await.unwrap_err();
+    assert_eq!(fixture.shown("vision"), shown);
+}
+
+#[tokio::test]
 async fn two_months_are_shown() {
     let mut fixture = Fixture::new();
     fixture.assign("gpu-1", ("vision", UID), -3600);
