@@ -180,7 +180,14 @@ mod tests {
         let expected = ["conditions", "observedGeneration", "tenants"].map(ToOwned::to_owned);
         assert_eq!(status_fields::<TenantClass>(), expected.into());
         let of_tenants = status_fields::<TenantCluster>();
-        for field in ["idle", "violations", "expirationLimits", "hostUsage", "conditions"] {
+        for field in [
+            "idle",
+            "monthlyUsage",
+            "violations",
+            "expirationLimits",
+            "hostUsage",
+            "conditions",
+        ] {
             assert!(of_tenants.contains(field), "{field}: {of_tenants:?}");
         }
         assert_eq!(status_fields::<TenantSchedule>(), BTreeSet::new());

@@ -124,7 +124,9 @@ pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
 };
 pub use tree_resource::TreeResource;
-pub use usage_record::{MAX_USAGE_LINES, UsageLine, UsageRecord, UsageRecordSpec, UsageResource, UsageTenant};
+pub use usage_record::{
+    MAX_USAGE_LINES, MonthlyUsage, ResourceHours, UsageLine, UsageRecord, UsageRecordSpec, UsageResource, UsageTenant,
+};
 pub use user_quotas::{
     ALL_USERS, MOST_LISTED_USERS, PLATFORM_USER, PODS, SERVICE_ACCOUNTS, UNKNOWN_USER, UserLimit, UserQuota,
     UserResourceStatus, UserStatus,

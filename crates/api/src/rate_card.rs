@@ -36,7 +36,7 @@ pub struct RateCardSpec {
 
     /// For whose usage the prices are. Empty: for all usage. Usage is priced by the card that names its Project. What that card has no
     /// price for is priced by the card that names its Organization, and then by the one without targets. Two cards of one currency must not have the
-    /// same target.
+    /// same target: its usage has no price then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["kind".to_string(), "name".to_string()]))]

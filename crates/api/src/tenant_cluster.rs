@@ -2,8 +2,8 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, CredentialsStatus, ExpirationLimits, IdleStatus, KubeDuration,
-    KubeconfigStatus, ManifestStatus, NodeGroupStatus, QuotaReservation, SleepSpec, SleepStatus, TenantAccess,
-    TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
+    KubeconfigStatus, ManifestStatus, MonthlyUsage, NodeGroupStatus, QuotaReservation, SleepSpec, SleepStatus,
+    TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -322,6 +322,11 @@ pub struct TenantClusterStatus {
     /// GPUs of the tenant that do nothing: those of its pods, if its class reclaims such GPUs, and nodes of which no pod requests a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleStatus>,
+    /// What the tenant used in this month and in the month before, in UTC, the later one first. The platform has it by day in UsageRecords. Updated when
+    /// those are, up to four times an hour.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["month"]))]
+    pub monthly_usage: Vec<MonthlyUsage>,
     /// What the tenant has and its class or a pool no longer allows, and when Berth withdraws it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]

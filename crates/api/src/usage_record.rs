@@ -117,6 +117,34 @@ pub struct UsageLine {
     pub daily: Vec<i64>,
 }
 
+/// What a tenant used in a month: the sums of its UsageRecord, for those who may not read the records of all tenants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MonthlyUsage {
+    /// The month, in UTC, for example 2026-11.
+    #[schemars(length(max = 7))]
+    pub month: String,
+    /// Everything that the tenant used in the month before this time is in `hours`.
+    pub metered_through: Time,
+    /// Whether the tenant used something at that time. If not, it used nothing later, up to the next change.
+    #[serde(default)]
+    pub in_use: bool,
+    /// What the tenant used, by resource. What it did not use is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 6), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["resource"]))]
+    pub hours: Vec<ResourceHours>,
+}
+
+/// How much of a resource a tenant used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ResourceHours {
+    /// The resource.
+    pub resource: UsageResource,
+    /// Hours with one decimal: of a GPU, a node, a core, a GiB, or a control plane.
+    #[schemars(length(max = 32))]
+    pub hours: String,
+}
+
 /// A resource of which usage is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum UsageResource {

@@ -166,7 +166,10 @@ pub(crate) enum Command {
     /// Show what tenants used on some days, and what that costs: GPUs, nodes, CPU, memory, storage and control planes.
     ///
     /// Reads the UsageRecords, in which control writes what each tenant uses, and the RateCards with the prices, which both are of all tenants. Shows
-    /// the tenants of --namespace, or all; also those that are deleted. Days and months are in UTC.
+    /// the tenants of --namespace, or all; also those that are deleted. Days and months are in UTC. If you may not list UsageRecords, it shows
+    /// what the status of the tenants that you name, or of those of --namespace, says of this month and of the last one.
+    ///
+    /// Exits with status 1 if costs are missing because RateCards are wrong. The report is printed all the same, and says what to correct.
     #[command(
         after_help = "Examples:\n  berth usage\n  berth usage -n team-vision --by tenant,pool,mode\n  berth usage --month 2026-10 --by organization,project --currency EUR\n  berth usage team-vision/vision --from 2026-11-01 --by day -o wide\n  berth usage --month 2026-10 -o focus > 2026-10.csv"
     )]

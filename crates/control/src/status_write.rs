@@ -21,9 +21,11 @@ const ATTEMPTS: usize = 5;
 
 /// Fields of the status of a `TenantCluster` that are written with the idle GPUs.
 pub static IDLE_FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| BTreeSet::from(["idle".to_owned()]));
+/// Fields that are written when a record of what the tenant used is written.
+pub static USAGE_FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| BTreeSet::from(["monthlyUsage".to_owned()]));
 /// All others, which are written when the tenant is reconciled.
 pub static TENANT_FIELDS: LazyLock<BTreeSet<String>> =
-    LazyLock::new(|| &crd::status_fields::<TenantCluster>() - &*IDLE_FIELDS);
+    LazyLock::new(|| &(&crd::status_fields::<TenantCluster>() - &*IDLE_FIELDS) - &*USAGE_FIELDS);
 
 /// Objects of a kind, of which an answer that nobody can read is no failure: the write was carried out.
 type StatusApi = Api<Watched<DynamicObject>>;

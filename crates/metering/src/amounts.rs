@@ -21,6 +21,19 @@ pub fn hours(resource: UsageResource, amount: i128, decimals: u32) -> String {
     format_fraction(amount, HOUR * units(resource), decimals)
 }
 
+/// The amount of a resource of which these are the [`hours`], as near as their decimals say it: at most nine. None if it is no such number, or too large.
+pub(crate) fn amount_of_hours(resource: UsageResource, hours: &str) -> Option<i64> {
+    let (whole, decimals) = hours.split_once('.').unwrap_or((hours, "0"));
+    let are_digits = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits(whole) || !are_digits(decimals) || whole.len() > 18 || decimals.len() > 9 {
+        return None;
+    }
+    let scale = 10_i128.pow(u32::try_from(decimals.len()).ok()?);
+    let parts = whole.parse::<i128>().ok()? * scale + decimals.parse::<i128>().ok()?;
+    let amount = (parts * HOUR * units(resource) + scale / 2) / scale;
+    i64::try_from(amount).ok()
+}
+
 /// What the hours of a resource are called.
 pub fn hours_unit(resource: UsageResource) -> &'static str {
     match resource {
@@ -75,6 +88,34 @@ mod tests {
         assert_eq!(hours(UsageResource::Storage, 1024 * 1800, 0), "1");
         assert_eq!(hours(UsageResource::ControlPlane, 1, 10), "0.0002777778");
         assert_eq!(hours(UsageResource::Node, 0, 1), "0.0");
+    }
+
+    #[test]
+    fn hours_are_read_as_they_are_written() {
+        for (resource, text, amount) in [
+            (UsageResource::Gpu, "192.0", 8 * 86_400),
+            (UsageResource::Gpu, "0.1", 360),
+            (UsageResource::Node, "7", 7 * 3600),
+            (UsageResource::Cpu, "0.50", 500 * 3600),
+            (UsageResource::Storage, "1.5", 1536 * 3600),
+            (UsageResource::ControlPlane, "0.000277778", 1),
+        ] {
+            assert_eq!(amount_of_hours(resource, text), Some(amount), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "-1",
+            "+1",
+            "1e3",
+            "1.0000000000",
+            "1.0.0",
+            "2562047788015216",
+        ] {
+            assert_eq!(amount_of_hours(UsageResource::Gpu, text), None, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`Meter`] | counts what is observed, and says which `UsageRecord`s are to be written |
 //! | [`PriceBook`] | what usage costs, by `RateCard`s |
 //! | [`report()`] | usage and costs of some days, by tenant, project or other groups |
+//! | [`summarize()`] | the sums of a record, which its TenantCluster shows |
 //! | [`focus`] | the same as rows of the FinOps Open Cost and Usage Specification |
 //!
 //! Amounts are whole numbers and costs are exact fractions. Nothing overflows: what is too large becomes the largest number.
@@ -21,11 +22,13 @@ mod meter;
 mod price;
 mod record;
 mod report;
+mod summary;
 
 pub use amounts::{Amounts, hours, hours_unit};
 pub use calendar::{Month, MonthError, day_of};
 pub use item::{Identity, Item, LineKey};
 pub use meter::{Cut, Meter, Observed};
-pub use price::{Cost, Price, PriceBook, PriceError, PriceErrors, Priced};
+pub use price::{Cost, Price, PriceBook, PriceError, Priced};
 pub use record::is_expired;
 pub use report::{GroupBy, Query, Report, Row, report};
+pub use summary::{record_of_summary, summarize};

@@ -33,6 +33,19 @@ async fn edit_is_extended_only_where_classes_and_pools_need_a_right_of_their_own
     }
 }
 
+/// What all tenants used is for whom the platform names, and for no one who has a role in a namespace.
+#[tokio::test]
+async fn readers_of_usage_have_a_role_that_nothing_binds_or_extends() {
+    const NAME: &str = "berth-usage-reader";
+    let all = template(&json!({})).await.unwrap();
+    let is_role = |document: &&Value| named(document) == format!("ClusterRole/{NAME}");
+    let role = all.iter().find(is_role).unwrap();
+    let rule = json!({"apiGroups": ["berth.dev"], "resources": ["usagerecords", "ratecards"], "verbs": ["get", "list", "watch"]});
+    assert_eq!(role["rules"], json!([rule]));
+    assert!(role["metadata"]["labels"].is_null(), "{role}");
+    assert!(all.iter().all(|document| document["roleRef"]["name"] != NAME));
+}
+
 #[tokio::test]
 async fn nothing_that_is_extended_may_name_classes_or_read_secrets() {
     let all = template(&json!({})).await.unwrap();

@@ -23,6 +23,7 @@ mod leadership;
 mod lifecycle;
 mod limits;
 mod metering;
+mod metering_readers;
 mod network;
 mod node_recycling;
 mod nodes;
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
                 control_planes::pods_are_accepted_rolled_out_and_stopped,
                 quotas::schemas_reject_invalid_quotas,
                 quotas::the_examples_of_quotas_are_valid,
+                metering_readers::a_team_sees_its_own_usage_and_readers_that_of_all,
                 rate_cards::schemas_reject_invalid_prices,
                 rate_cards::the_examples_of_prices_are_valid,
                 rate_cards::records_keep_their_tenant_and_month_and_never_go_back,

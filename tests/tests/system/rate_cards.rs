@@ -94,7 +94,8 @@ pub(crate) async fn the_examples_of_prices_are_valid(host: Arc<TestCluster>) {
     let api: Api<RateCard> = Api::all(host.client.clone());
     let cards = example::<RateCard>("metering/rate-cards.yaml");
     assert!(!cards.is_empty());
-    PriceBook::new(&cards).unwrap();
+    let prices = PriceBook::new(&cards);
+    assert!(prices.errors().is_empty(), "{:?}", prices.errors());
     for card in &cards {
         let name = card.name_any();
         let applied = api

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_metering::PriceBook;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
@@ -30,6 +31,7 @@ pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
         check_policies(facts),
         check_control(facts),
         check_certificates(facts),
+        check_prices(facts),
         cluster::check(facts),
     ]
     .into_iter()
@@ -268,6 +270,29 @@ fn check_certificates(facts: &Facts) -> Vec<CheckResult> {
         results.push(CheckResult::ok(CHECK, message));
     }
     results
+}
+
+/// RateCards are accepted one by one: no API server sees that two of them contradict each other.
+fn check_prices(facts: &Facts) -> Vec<CheckResult> {
+    const CHECK: &str = "prices";
+    let cards = match &facts.rate_cards {
+        Ok(cards) => cards,
+        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
+    };
+    let prices = PriceBook::new(cards);
+    let Some(first) = prices.errors().first() else {
+        let message = match cards.len() {
+            0 => "there are no RateCards".to_owned(),
+            number => format!("RateCards are clear: {number}"),
+        };
+        return vec![CheckResult::ok(CHECK, message)];
+    };
+    let message = match prices.errors().len() {
+        1 => first.to_string(),
+        number => format!("{first} (the first of {number} errors)"),
+    };
+    let fix = "correct the RateCards: until then usage has no costs where they are wrong (docs/guides/metering.md)";
+    vec![CheckResult::warning(CHECK, message, fix)]
 }
 
 fn format_day(time: Timestamp) -> String {

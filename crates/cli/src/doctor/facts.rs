@@ -1,6 +1,6 @@
 //! What `berth doctor` knows of a host cluster. Reading it and judging it are apart.
 
-use berth_api::{HostNodePool, TenantClass};
+use berth_api::{HostNodePool, RateCard, TenantClass};
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingWebhookConfiguration,
@@ -43,6 +43,7 @@ pub(super) struct Facts {
     pub(super) nodes: Read<Vec<Node>>,
     pub(super) pools: Read<Vec<HostNodePool>>,
     pub(super) classes: Read<Vec<TenantClass>>,
+    pub(super) rate_cards: Read<Vec<RateCard>>,
     pub(super) runtime_classes: Read<Vec<RuntimeClass>>,
     pub(super) storage_classes: Read<Vec<StorageClass>>,
     pub(super) certificates: Read<Vec<Certificate>>,

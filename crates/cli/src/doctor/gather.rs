@@ -120,7 +120,16 @@ pub(super) async fn gather(client: &Client) -> Facts {
             read_certificates(client),
         )
     };
-    let installed = async { tokio::join!(list(client), list(client), list(client), list(client), list(client)) };
+    let installed = async {
+        tokio::join!(
+            list(client),
+            list(client),
+            list(client),
+            list(client),
+            list(client),
+            list(client)
+        )
+    };
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), network::CILIUM_NAMESPACE);
     let cilium = within(config_maps.get_opt(network::CILIUM_CONFIG));
     let cluster = async { tokio::join!(list(client), cilium, list(client), list(client), list(client)) };
@@ -132,7 +141,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
         Box::pin(webhooks)
     );
     let (times, version, etcd_ready, metrics, control, lease, certificates) = basics;
-    let (definitions, cluster_roles, policies, pools, classes) = installed;
+    let (definitions, cluster_roles, policies, pools, classes, rate_cards) = installed;
     let (daemon_sets, cilium, nodes, runtime_classes, storage_classes) = cluster;
     let (validating, mutating, endpoints) = webhooks;
     Facts {
@@ -151,6 +160,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
         nodes,
         pools,
         classes,
+        rate_cards,
         runtime_classes,
         storage_classes,
         certificates,

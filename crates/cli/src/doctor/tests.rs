@@ -1,6 +1,7 @@
 use super::*;
 use crate::doctor::Level;
 use crate::doctor::facts::{Certificate, Read};
+use berth_api::RateCard;
 use jiff::{SignedDuration, Span};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -57,6 +58,7 @@ fn healthy() -> Facts {
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold"},
             "spec": {"sync": {"pods": {"runtimeClasses": ["*", "nvidia"]}}},
         }))]),
+        rate_cards: Ok(vec![card("list")]),
         runtime_classes: Ok(vec![read(json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"}))]),
         storage_classes: Ok(vec![read(json!({
             "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
@@ -70,6 +72,14 @@ fn healthy() -> Facts {
             "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
         }))]),
     }
+}
+
+/// A RateCard for all usage.
+fn card(name: &str) -> RateCard {
+    read(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "RateCard", "metadata": {"name": name},
+        "spec": {"currency": "EUR", "prices": [{"rates": [{"resource": "GPU", "price": "2.10"}]}]},
+    }))
 }
 
 fn webhook(policy: &str) -> ValidatingWebhookConfiguration {
@@ -280,6 +290,25 @@ fn pods_outside_of_the_networks_of_nodes_are_named_unless_control_blocks_these()
 }
 
 #[test]
+fn rate_cards_that_contradict_each_other_are_named() {
+    let of_cards = |names: &[&str]| {
+        let mut facts = healthy();
+        facts.rate_cards = Ok(names.iter().copied().map(card).collect());
+        let mut results = check(&facts).into_iter();
+        let found = results.find(|result| result.check == "prices").unwrap();
+        (found.level, found.message)
+    };
+    assert_eq!(of_cards(&[]).0, Level::Ok);
+    let (level, message) = of_cards(&["a", "b"]);
+    assert_eq!(level, Level::Warning);
+    assert!(
+        message.starts_with("RateCards a and b both have prices in EUR for all usage"),
+        "{message}"
+    );
+    assert!(of_cards(&["a", "b", "c"]).1.ends_with("(the first of 2 errors)"));
+}
+
+#[test]
 fn what_cannot_be_read_is_a_warning() {
     let mut facts = healthy();
     facts.certificates = Err("forbidden".into());
@@ -322,6 +351,7 @@ fn nothing_is_ok_for_a_user_who_may_read_nothing() {
         nodes: deny(),
         pools: deny(),
         classes: deny(),
+        rate_cards: deny(),
         runtime_classes: deny(),
         storage_classes: deny(),
         certificates: deny(),

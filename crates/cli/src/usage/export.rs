@@ -23,7 +23,12 @@ pub(super) fn write_csv(usage: &Usage) -> Result<String, Error> {
         let amounts = UsageResource::ALL
             .into_iter()
             .map(|resource| hours(resource, row.amounts.get(resource), HOUR_DECIMALS));
-        let cost = |currency: &String| row.costs.get(currency).map(|cost| cost.format(COST_DECIMALS));
+        // A sum without what is not clear would be taken for the whole.
+        let cost = |currency: &String| {
+            let cost = row.costs.get(currency);
+            cost.filter(|_| !row.unclear_currencies.contains(currency))
+                .map(|cost| cost.format(COST_DECIMALS))
+        };
         let costs = usage
             .currencies
             .iter()

@@ -1,11 +1,12 @@
 //! `berth usage`: what tenants used, and what it costs. The amounts are in UsageRecords, which control writes, and the prices in RateCards; here
-//! they are put together.
+//! they are put together. Who may not read UsageRecords gets what the status of its tenants says ([`team`]).
 
 mod arguments;
 mod export;
 mod order;
 mod period;
 mod read;
+mod team;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -43,7 +44,15 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
         read::list_records(&host.client, &selector),
         read::list_cards(&host.client)
     );
-    let records = records?;
+    let records = match records? {
+        Ok(records) => records,
+        Err(refusal) => {
+            let asked = team::Asked::new(selection, arguments, (period, now), &refusal)?;
+            let tenants = asked.read_tenants(&host.client).await?;
+            print_usage(&asked.usage(&tenants), arguments.output, || Err(asked.no_costs()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let (prices, without_costs) = prices_of(cards?, arguments)?;
     let request = Request {
         period,
@@ -54,18 +63,33 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
     let records = selection.select(records, period)?;
     let query = request.query();
     let usage = Usage::new(&records, &prices, request, now);
-    match arguments.output {
-        UsageFormat::Table => print(&usage, text::describe, OutputFormat::Table)?,
-        UsageFormat::Wide => print(&usage, text::describe_wide, OutputFormat::Table)?,
-        UsageFormat::Json => print(&usage, text::describe, OutputFormat::Json)?,
-        UsageFormat::Yaml => print(&usage, text::describe, OutputFormat::Yaml)?,
-        UsageFormat::Csv => print_csv(&usage, &export::write_csv(&usage)?)?,
-        UsageFormat::Focus => {
-            let table = export::write_focus(&records, &prices, &query, &arguments.provider)?;
-            print_csv(&usage, &table)?;
-        }
+    print_usage(&usage, arguments.output, || {
+        export::write_focus(&records, &prices, &query, &arguments.provider)
+    })?;
+    if usage.has_unclear_costs() {
+        // A script must not take the report for a whole one.
+        print_note(format_args!(
+            "costs are missing until RateCards are corrected; the report says which"
+        ));
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a report in the requested format. `write_focus` makes that of FOCUS.
+fn print_usage(
+    usage: &Usage,
+    format: UsageFormat,
+    write_focus: impl FnOnce() -> Result<String, Error>,
+) -> Result<(), Error> {
+    match format {
+        UsageFormat::Table => print(usage, text::describe, OutputFormat::Table),
+        UsageFormat::Wide => print(usage, text::describe_wide, OutputFormat::Table),
+        UsageFormat::Json => print(usage, text::describe, OutputFormat::Json),
+        UsageFormat::Yaml => print(usage, text::describe, OutputFormat::Yaml),
+        UsageFormat::Csv => print_csv(usage, &export::write_csv(usage)?),
+        UsageFormat::Focus => print_csv(usage, &write_focus()?),
+    }
 }
 
 /// The prices that a report applies, and why there are none if the RateCards cannot be read.

@@ -14,15 +14,21 @@ use crate::error::{Error, describe, failed, is_forbidden};
 /// Objects of one answer. A record has a number for each day and line.
 const PAGE: u32 = 100;
 
+/// The UsageRecords, or why the user may not read them.
+pub(super) type Records = Result<Vec<UsageRecord>, String>;
 /// The RateCards, or why they cannot be read.
 pub(super) type Cards = Result<Vec<RateCard>, String>;
 
-/// The UsageRecords that a label selector selects.
+/// The UsageRecords that a label selector selects. Those that the user may not list are no error: a team has the sums in the status of its tenants.
 ///
 /// # Errors
-/// The user may not list them, the host does not have their kind, or it does not answer.
-pub(super) async fn list_records(client: &Client, selector: &str) -> Result<Vec<UsageRecord>, Error> {
-    list_pages(client, selector).await.map_err(describe_failure)
+/// The host does not have their kind, or it does not answer.
+pub(super) async fn list_records(client: &Client, selector: &str) -> Result<Records, Error> {
+    match list_pages(client, selector).await {
+        Ok(records) => Ok(Ok(records)),
+        Err(error) if is_forbidden(&error) => Ok(Err(describe(&error))),
+        Err(error) => Err(describe_failure(error)),
+    }
 }
 
 /// The RateCards. Those that the user may not list are no error: usage is shown without costs then.
@@ -62,28 +68,17 @@ fn describe_failure(error: kube::Error) -> Error {
                 .into(),
         );
     }
-    if is_forbidden(&error) {
-        return Error::Failed(format!(
-            "cannot list the UsageRecords: {}; they are of all tenants, so a ClusterRole has to give this permission: ask the platform, and \
-             check it with `kubectl auth can-i list usagerecords.berth.dev`",
-            describe(&error)
-        ));
-    }
     failed("list the UsageRecords")(error)
 }
 
 /// The prices of RateCards, in all currencies or in one.
 ///
 /// # Errors
-/// The cards contradict each other, or there are no prices in this currency.
+/// There are no prices in this currency.
 pub(super) fn read_prices(cards: &[RateCard], currency: Option<&str>) -> Result<PriceBook, Error> {
     let is_asked_for = |card: &&RateCard| currency.is_none_or(|currency| card.spec.currency == currency);
     // What is wrong with cards of other currencies does not matter.
-    let prices = PriceBook::new(cards.iter().filter(is_asked_for)).map_err(|errors| {
-        Error::Failed(format!(
-            "what usage costs is not clear, until somebody corrects RateCards:\n{errors}"
-        ))
-    })?;
+    let prices = PriceBook::new(cards.iter().filter(is_asked_for));
     match currency {
         Some(currency) if prices.is_empty() => Err(Error::NotFound(describe_no_prices(cards, currency))),
         _ => Ok(prices),
@@ -169,23 +164,21 @@ mod tests {
         });
         let records = list_records(&client, "berth.dev/usage-month in (2026-11)")
             .await
+            .unwrap()
             .unwrap();
         let names: Vec<&str> = records.iter().map(|record| record.spec.tenant.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
     }
 
     #[tokio::test]
-    async fn who_may_not_read_records_learns_how_to_ask_and_an_older_berth_is_named() {
-        let error = async |code, message: &'static str| {
+    async fn records_that_the_user_may_not_read_are_no_error_and_an_older_berth_is_named() {
+        let list = async |code, message: &'static str| {
             let client = client(move |_| refusal(code, message));
-            list_records(&client, "").await.unwrap_err().to_string()
+            list_records(&client, "").await
         };
-        let forbidden = error(403, "usagerecords.berth.dev is forbidden").await;
-        assert!(
-            forbidden.starts_with("cannot list the UsageRecords: usagerecords.berth.dev is forbidden")
-                && forbidden.contains("`kubectl auth can-i list usagerecords.berth.dev`"),
-            "{forbidden}"
-        );
+        let forbidden = list(403, "usagerecords.berth.dev is forbidden").await.unwrap();
+        assert_eq!(forbidden, Err("usagerecords.berth.dev is forbidden".to_owned()));
+        let error = async |code, message| list(code, message).await.unwrap_err().to_string();
         assert!(
             error(404, "page not found")
                 .await
@@ -205,11 +198,20 @@ mod tests {
     #[test]
     fn two_rate_cards_for_the_same_are_named() {
         let cards = [card("a", "EUR"), card("b", "EUR"), card("c", "USD")];
-        let error = read_prices(&cards, None).unwrap_err().to_string();
-        assert!(error.contains("RateCards a and b both have prices in EUR"), "{error}");
-        assert!(matches!(read_prices(&cards, Some("EUR")), Err(Error::Failed(_))));
+        for currency in [None, Some("EUR")] {
+            let prices = read_prices(&cards, currency).unwrap();
+            let [error] = prices.errors() else {
+                panic!("{:?}", prices.errors())
+            };
+            let text = error.to_string();
+            assert!(text.starts_with("RateCards a and b both have prices in EUR"), "{text}");
+        }
         let prices = read_prices(&cards, Some("USD")).unwrap();
         assert_eq!(prices.currencies().collect::<Vec<_>>(), ["USD"]);
+        assert!(
+            prices.errors().is_empty(),
+            "what is wrong in other currencies does not matter"
+        );
     }
 
     #[test]

@@ -1,3 +1,5 @@
+mod rate_cards;
+
 use super::export::{write_csv, write_focus};
 use super::text::{describe, describe_wide};
 use super::*;
@@ -287,6 +289,7 @@ fn programs_get_all_digits_as_text() {
         "hours": {"GPU": "4.000000", "CPU": "1.500000", "Memory": "2.000000", "Storage": "5.000000"},
         "costs": {"EUR": "3.6530000000"},
         "unpricedHours": {"Storage": "5.000000"},
+        "unclearHours": {}, "unclearCurrencies": [],
     });
     assert_eq!(value["rows"][0], speech);
     assert_eq!(value["total"]["costs"], json!({"EUR": "613.2530000000"}));

@@ -1,9 +1,9 @@
 //! A report as commands print it: with what is not in it, and why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{UsageRecord, UsageResource};
-use berth_metering::{Amounts, GroupBy, Month, PriceBook, Query, Report, Row, hours, hours_unit, report};
+use berth_metering::{Amounts, GroupBy, Month, PriceBook, PriceError, Query, Report, Row, hours, hours_unit, report};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -17,6 +17,8 @@ pub(super) const HOUR_DECIMALS: u32 = 6;
 pub(super) const COST_DECIMALS: u32 = 10;
 /// How long control may take to write what is used, in seconds. It takes a quarter of an hour.
 const WRITING_DELAY: i64 = 3600;
+/// How many errors in RateCards are shown. One card can have as many as targets.
+const MOST_ERRORS: usize = 10;
 /// What can be the cause if there are no records.
 const WHY_NO_RECORDS: &str = "no tenant used anything, they are older than metering.retentionMonths of Berth's chart keeps them, or nothing was \
                               recorded because that is 0 or this version of Berth was not installed";
@@ -123,16 +125,25 @@ impl Usage {
             note_late(&report, request.period, now),
             note_merged(&report),
             note_unpriced(&report.total.unpriced),
-            request.without_costs,
+            note_unclear(&report.total),
         ];
+        let errors = note_errors(prices.errors());
+        let notes = { notes.into_iter().flatten() }
+            .chain(errors)
+            .chain(request.without_costs);
         Self {
             period: request.period,
             group_by: request.group_by,
             currencies: prices.currencies().map(ToOwned::to_owned).collect(),
             report,
             months_without_records: request.months_without_records,
-            notes: notes.into_iter().flatten().collect(),
+            notes: notes.collect(),
         }
+    }
+
+    /// Whether costs are missing because RateCards are wrong.
+    pub(super) fn has_unclear_costs(&self) -> bool {
+        !self.report.total.unclear.is_empty()
     }
 }
 
@@ -183,7 +194,38 @@ fn note_merged(report: &Report) -> Option<String> {
 }
 
 fn note_unpriced(unpriced: &Amounts) -> Option<String> {
-    let amounts: Vec<String> = unpriced
+    let amounts = describe_amounts(unpriced)?;
+    Some(format!(
+        "No RateCard has a price for {amounts}. A rate with the price 0 says that something is free."
+    ))
+}
+
+fn note_unclear(total: &Row) -> Option<String> {
+    let amounts = describe_amounts(&total.unclear)?;
+    let currencies: Vec<&str> = total.unclear_currencies.iter().map(String::as_str).collect();
+    Some(format!(
+        "What {amounts} cost is not in the report, in {}: it is not clear until RateCards are corrected.",
+        currencies.join(", ")
+    ))
+}
+
+/// What is wrong with RateCards.
+fn note_errors(errors: &[PriceError]) -> Vec<String> {
+    let mut notes: Vec<String> = errors
+        .iter()
+        .take(MOST_ERRORS)
+        .map(|error| format!("{error}."))
+        .collect();
+    let further = errors.len().saturating_sub(MOST_ERRORS);
+    if further > 0 {
+        notes.push(format!("RateCards have {further} more such errors."));
+    }
+    notes
+}
+
+/// Amounts with their units and resources. None if there are none.
+fn describe_amounts(amounts: &Amounts) -> Option<String> {
+    let texts: Vec<String> = amounts
         .iter()
         .map(|(resource, amount)| {
             format!(
@@ -194,10 +236,7 @@ fn note_unpriced(unpriced: &Amounts) -> Option<String> {
             )
         })
         .collect();
-    (!amounts.is_empty()).then(|| {
-        let amounts = amounts.join(", ");
-        format!("No RateCard has a price for {amounts}. A rate with the price 0 says that something is free.")
-    })
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// What `usage` prints for programs, which read it: fields are only ever added. Numbers are decimal text, so that no digit is lost.
@@ -232,6 +271,10 @@ struct RowView {
     costs: BTreeMap<String, String>,
     /// Those of the hours that have no price in any currency.
     unpriced_hours: BTreeMap<&'static str, String>,
+    /// Those that have no price in some currency because RateCards are wrong; `notes` says what to correct.
+    unclear_hours: BTreeMap<&'static str, String>,
+    /// The currencies in which these have no price: `costs` in these are not those of the whole row.
+    unclear_currencies: BTreeSet<String>,
 }
 
 impl Serialize for Usage {
@@ -271,6 +314,8 @@ fn row_view(row: &Row, group_by: &[GroupBy]) -> RowView {
             .map(|(currency, cost)| (currency.clone(), cost.format(COST_DECIMALS)))
             .collect(),
         unpriced_hours: hours_by_resource(&row.unpriced),
+        unclear_hours: hours_by_resource(&row.unclear),
+        unclear_currencies: row.unclear_currencies.clone(),
     }
 }
 

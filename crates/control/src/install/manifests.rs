@@ -20,8 +20,13 @@ const KINDS_NAME: &str = "berth-control-kinds";
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
 /// Name of the ClusterRole for users who may name every class and pool in a TenantCluster. It is bound to nobody.
 const USE_ALL_NAME: &str = "berth-use-all";
+/// Name of the ClusterRole for users who may see what all tenants used, and what that costs. It is bound to nobody.
+const USAGE_READER_NAME: &str = "berth-usage-reader";
 /// Name of the ClusterRole for kubelets whose mirror pods Services may select, and of its binding.
 const MIRROR_PODS_NAME: &str = "berth-mirror-pods";
+
+/// Verbs of who reads.
+const READ: [&str; 3] = ["get", "list", "watch"];
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let all = |texts: &[&str]| Some(texts.iter().map(ToString::to_string).collect());
@@ -35,7 +40,6 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 
 /// Control's permissions on the host. It can grant to syncers only what it has itself, so their rules are part of its own.
 fn control_rules() -> Vec<PolicyRule> {
-    const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
     const RECORD: [&str; 5] = ["get", "list", "create", "update", "delete"];
     let mut rules = vec![
@@ -152,9 +156,9 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-/// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these. And one that
+/// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these. And two that
 /// the platform may bind to users, and one that control binds to kubelets.
-pub fn cluster_roles() -> [ClusterRole; 5] {
+pub fn cluster_roles() -> [ClusterRole; 6] {
     const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
     let own = ClusterRole {
         metadata: named(system::CONTROL),
@@ -186,12 +190,17 @@ pub fn cluster_roles() -> [ClusterRole; 5] {
         rules: Some(vec![rule(berth_api::GROUP, &USED_RESOURCES, &[USE])]),
         aggregation_rule: None,
     };
+    let usage_reader = ClusterRole {
+        metadata: named(USAGE_READER_NAME),
+        rules: Some(vec![rule(berth_api::GROUP, &["usagerecords", "ratecards"], &READ)]),
+        aggregation_rule: None,
+    };
     let mirror_pods = ClusterRole {
         metadata: named(MIRROR_PODS_NAME),
         rules: Some(vec![rule(berth_api::GROUP, &[MIRROR_PODS], &[SERVE])]),
         aggregation_rule: None,
     };
-    [own, aggregated, upstream, use_all, mirror_pods]
+    [own, aggregated, upstream, use_all, usage_reader, mirror_pods]
 }
 
 /// Binds control's ClusterRoles to a user.

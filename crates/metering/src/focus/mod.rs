@@ -79,6 +79,8 @@ pub struct Focus {
     /// What was used and has no row, as no RateCard has a price for it. Nodes are left out if their GPUs have a price, and GPUs if their nodes have
     /// one.
     pub unpriced: Amounts,
+    /// What was used and has no row in some currency, as RateCards are wrong. It is not in `unpriced`.
+    pub unclear: Amounts,
 }
 
 /// The rows of the usage that a query is about, whatever its groups. `provider` is the name of the platform team or its company.
@@ -99,7 +101,9 @@ pub fn focus<'a>(
         for (key, days) in lines.iter() {
             for (day, amount) in days {
                 let priced = prices.price(key, *day, *amount);
-                if priced.is_empty() && !lines.is_priced_otherwise(key, *day, prices) {
+                if prices.is_unclear(key, *day) {
+                    focus.unclear.add(key.resource, i128::from(*amount));
+                } else if priced.is_empty() && !lines.is_priced_otherwise(key, *day, prices) {
                     focus.unpriced.add(key.resource, i128::from(*amount));
                 }
                 let charge = Charge {

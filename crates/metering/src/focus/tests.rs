@@ -39,7 +39,7 @@ fn prices() -> PriceBook {
         {"resource": "Storage", "price": "0.0002"},
     ]);
     let spec = json!({"currency": "EUR", "prices": [{"rates": rates}]});
-    PriceBook::new(&[RateCard::new("list", serde_json::from_value(spec).unwrap())]).unwrap()
+    PriceBook::new(&[RateCard::new("list", serde_json::from_value(spec).unwrap())])
 }
 
 fn query() -> Query {
@@ -190,7 +190,7 @@ fn prices_for_some_are_shown_beside_those_for_everybody() {
         RateCard::new(name, serde_json::from_value(spec).unwrap())
     };
     let organization = json!([{"kind": "Organization", "name": "research"}]);
-    let prices = PriceBook::new(&[card("list", json!([]), "2"), card("research", organization, "1.50")]).unwrap();
+    let prices = PriceBook::new(&[card("list", json!([]), "2"), card("research", organization, "1.50")]);
     let control_plane = LineKey::new(UsageResource::ControlPlane);
     let record = record_of(&[(gpus(), 0, 2 * 3_600), (control_plane, 0, 3_600)]);
     let focus = focus(&[record], &prices, &query(), "Example");
@@ -209,6 +209,26 @@ fn prices_for_some_are_shown_beside_those_for_everybody() {
     let details = r#"{"x_GpuProduct":"H100","x_NodeMode":"Dynamic","x_PoolName":"h100"}"#;
     assert_eq!(values(&focus.rows[0]), ["research", "3", "1.5", "4", "2", details]);
     assert_eq!(values(&focus.rows[1]), ["list", "2", "2", "2", "2", ""]);
+}
+
+#[test]
+fn what_two_cards_are_for_has_no_row() {
+    let card = |name: &str| {
+        let spec = json!({"currency": "EUR", "targets": [{"kind": "Project", "name": "vision"}],
+            "prices": [{"rates": [{"resource": "GPU", "price": "2"}]}]});
+        RateCard::new(name, serde_json::from_value(spec).unwrap())
+    };
+    let record = record_of(&[
+        (gpus(), 0, 3_600),
+        (LineKey::new(UsageResource::ControlPlane), 0, 7_200),
+    ]);
+    let focus = focus(&[record], &PriceBook::new(&[card("a"), card("b")]), &query(), "Example");
+    assert!(focus.rows.is_empty());
+    assert_eq!(focus.unclear.get(UsageResource::Gpu), 3_600);
+    assert_eq!(
+        focus.unpriced.iter().collect::<Vec<_>>(),
+        [(UsageResource::ControlPlane, 7_200)]
+    );
 }
 
 #[test]

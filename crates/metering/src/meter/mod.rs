@@ -6,10 +6,10 @@ mod tenant;
 mod tests;
 
 use crate::{
-    calendar::{second_of, timestamp_of},
+    calendar::{Month, second_of, timestamp_of},
     item::{Identity, Item},
 };
-use berth_api::{UsageRecord, UsageTenant};
+use berth_api::{MonthlyUsage, UsageRecord, UsageTenant};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use tenant::Tenant;
@@ -112,6 +112,16 @@ impl Meter {
         if let Some(tenant) = self.tenants.get_mut(&record.spec.tenant.uid) {
             tenant.forget_version(record);
         }
+    }
+
+    /// What the stored records say of this month and of the month before, by the UID of each tenant that exists; the later month first. It changes only
+    /// with a record, and when a month begins. Tenants without a record are missing: there may be one that could not be read.
+    pub fn summaries(&self, now: Timestamp) -> BTreeMap<&str, Vec<MonthlyUsage>> {
+        let month = Month::of_timestamp(now);
+        let recorded = { self.tenants.iter() }.filter(|(_, tenant)| tenant.exists && tenant.has_record());
+        recorded
+            .map(|(uid, tenant)| (uid.as_str(), tenant.summaries(month)))
+            .collect()
     }
 
     /// Since when something was used that is counted and in no stored record. None if there is no such usage.

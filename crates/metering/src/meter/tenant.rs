@@ -5,8 +5,9 @@ use crate::{
     calendar::{DAY, Month, day_of_second, position_in_month, second_of, timestamp_of},
     item::{Identity, Item},
     record::{self, Lines, Through},
+    summary::Summaries,
 };
-use berth_api::{UsageRecord, UsageResource, UsageTenant};
+use berth_api::{MonthlyUsage, UsageRecord, UsageResource, UsageTenant};
 use jiff::Timestamp;
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,8 @@ pub(super) struct Tenant {
     identity: UsageTenant,
     /// The record of the latest month that has one, as it is stored.
     stored: Option<UsageRecord>,
+    /// Of the stored records.
+    summaries: Summaries,
     /// Everything before it is in records or in `pending`. It never goes back.
     observed_through: i64,
     /// Whether it was observed by this process.
@@ -55,9 +58,14 @@ impl Tenant {
     }
 
     fn begin(identity: UsageTenant, observed_through: i64, stored: Option<UsageRecord>) -> Self {
+        let mut summaries = Summaries::default();
+        if let Some(record) = &stored {
+            summaries.store(record);
+        }
         Self {
             identity,
             stored,
+            summaries,
             observed_through,
             is_observed: false,
             pending: Pending::default(),
@@ -118,6 +126,7 @@ impl Tenant {
         let Some((month, through)) = record::metered(&record) else {
             return;
         };
+        self.summaries.store(&record);
         self.pending.drop_before(through);
         self.observed_through = self.observed_through.max(through);
         if self.left_at.is_some_and(|left| left <= through) {
@@ -126,6 +135,16 @@ impl Tenant {
         if self.stored_month().is_none_or(|stored| stored <= month) {
             self.stored = Some(record);
         }
+    }
+
+    /// Whether there is a stored record of it, of whatever month.
+    pub(super) fn has_record(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// What its stored records say of a month and of the month before, the later one first.
+    pub(super) fn summaries(&self, month: Month) -> Vec<MonthlyUsage> {
+        self.summaries.of_two_months(month)
     }
 
     /// The record was deleted: what is known is written into a new one.

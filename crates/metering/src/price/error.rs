@@ -1,8 +1,6 @@
 //! What is wrong with RateCards.
 
-use std::fmt;
-
-/// Why RateCards cannot be applied. The text says what to change.
+/// Why a part of RateCards cannot be applied. The text says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriceError {
     /// Two cards of a currency have a target in common, or both have none.
@@ -54,19 +52,3 @@ pub enum PriceError {
         price: String,
     },
 }
-
-/// Everything that is wrong with RateCards; at least one thing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PriceErrors(pub Vec<PriceError>);
-
-impl fmt::Display for PriceErrors {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "\n" };
-            write!(formatter, "{separator}{error}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for PriceErrors {}

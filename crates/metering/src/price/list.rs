@@ -6,20 +6,36 @@ use berth_api::{NodeMode, PriceList, Rate, RateCard, UsageResource};
 use jiff::civil::Date;
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, btree_map::Entry},
     fmt,
 };
 
-/// The price lists of a card, the earliest first.
+/// What a card says about the price of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// This price.
+    Price(Price),
+    /// It is wrong in itself, so that it is not clear which price.
+    Unclear,
+}
+
+/// The price lists of a card.
 #[derive(Clone, Debug)]
-pub(super) struct PriceLists(Vec<List>);
+pub(super) struct PriceLists {
+    /// The earliest first, one for each day.
+    lists: Vec<List>,
+    /// Whether the first day of some list is not known, so that it may be effective on any day.
+    has_unknown_days: bool,
+}
 
 #[derive(Clone, Debug)]
 struct List {
     /// The first day. None: from the beginning.
     from: Option<Date>,
     /// The rates of each resource, the most specific first.
-    rates: BTreeMap<UsageResource, Vec<(Selector, Price)>>,
+    rates: BTreeMap<UsageResource, Vec<(Selector, Answer)>>,
+    /// Whether there is another list from the same day on.
+    is_ambiguous: bool,
 }
 
 /// What a rate is for.
@@ -36,28 +52,41 @@ impl PriceLists {
     /// Reads the price lists of a card, and appends what is wrong with them.
     pub(super) fn read(card: &str, spec: &RateCard, errors: &mut Vec<PriceError>) -> Self {
         let mut lists: Vec<List> = Vec::new();
+        let mut has_unknown_days = false;
         for list in &spec.spec.prices {
             let Some(list) = List::read(card, list, errors) else {
+                has_unknown_days = true;
                 continue;
             };
-            if lists.iter().any(|other| other.from == list.from) {
+            if let Some(other) = lists.iter_mut().find(|other| other.from == list.from) {
                 let (card, day) = (card.to_owned(), describe_day(list.from));
                 errors.push(PriceError::SameDay { card, day });
+                other.is_ambiguous = true;
+            } else {
+                lists.push(list);
             }
-            lists.push(list);
         }
         lists.sort_by_key(|list| list.from);
-        Self(lists)
+        Self {
+            lists,
+            has_unknown_days,
+        }
     }
 
     /// The price of what has this key, on a day. None if no rate of the list that is effective on that day matches.
-    pub(super) fn price(&self, key: &LineKey, day: Date) -> Option<Price> {
+    pub(super) fn price(&self, key: &LineKey, day: Date) -> Option<Answer> {
+        if self.has_unknown_days {
+            return Some(Answer::Unclear);
+        }
         // What has no first day is before all days.
-        let later = self.0.partition_point(|list| list.from <= Some(day));
-        let list = self.0.get(later.checked_sub(1)?)?;
+        let later = self.lists.partition_point(|list| list.from <= Some(day));
+        let list = self.lists.get(later.checked_sub(1)?)?;
+        if list.is_ambiguous {
+            return Some(Answer::Unclear);
+        }
         let rates = list.rates.get(&key.resource)?;
         let matching = rates.iter().find(|(selector, _)| selector.matches(key));
-        matching.map(|(_, price)| *price)
+        matching.map(|(_, answer)| *answer)
     }
 }
 
@@ -72,25 +101,37 @@ impl List {
                 return None;
             }
         };
-        let mut selectors = BTreeSet::new();
-        let mut rates: BTreeMap<UsageResource, Vec<(Selector, Price)>> = BTreeMap::new();
+        let mut answers: BTreeMap<Selector, Answer> = BTreeMap::new();
         for rate in &list.rates {
             let selector = Selector::of(rate);
-            if !selectors.insert(selector.clone()) {
-                let (card, from, rate) = (card.to_owned(), describe_day(from), selector.to_string());
-                errors.push(PriceError::SameRate { card, from, rate });
-            }
-            let Some(price) = Price::parse(&rate.price) else {
+            let price = Price::parse(&rate.price);
+            if price.is_none() {
                 let (card, price) = (card.to_owned(), rate.price.clone());
                 errors.push(PriceError::InvalidPrice { card, price });
-                continue;
-            };
-            rates.entry(rate.resource).or_default().push((selector, price));
+            }
+            match answers.entry(selector) {
+                Entry::Vacant(entry) => {
+                    entry.insert(price.map_or(Answer::Unclear, Answer::Price));
+                }
+                Entry::Occupied(mut entry) => {
+                    let (card, from, rate) = (card.to_owned(), describe_day(from), entry.key().to_string());
+                    errors.push(PriceError::SameRate { card, from, rate });
+                    entry.insert(Answer::Unclear);
+                }
+            }
+        }
+        let mut rates: BTreeMap<UsageResource, Vec<(Selector, Answer)>> = BTreeMap::new();
+        for (selector, answer) in answers {
+            rates.entry(selector.resource).or_default().push((selector, answer));
         }
         for rates in rates.values_mut() {
             rates.sort_by_key(|(selector, _)| Reverse(selector.specificity()));
         }
-        Some(Self { from, rates })
+        Some(Self {
+            from,
+            rates,
+            is_ambiguous: false,
+        })
     }
 }
 

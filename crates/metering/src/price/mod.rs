@@ -8,5 +8,5 @@ mod money;
 mod tests;
 
 pub use book::{PriceBook, Priced};
-pub use error::{PriceError, PriceErrors};
+pub use error::PriceError;
 pub use money::{Cost, Price};

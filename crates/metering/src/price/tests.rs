@@ -44,8 +44,8 @@ fn hour(book: &PriceBook, key: &LineKey, day: Date) -> Vec<String> {
 }
 
 fn errors(cards: &[RateCard]) -> Vec<String> {
-    let errors = PriceBook::new(cards).unwrap_err();
-    errors.0.iter().map(ToString::to_string).collect()
+    let book = PriceBook::new(cards);
+    book.errors().iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn the_most_specific_rate_applies() {
         let mut some: Vec<Value> = all[..left].to_vec();
         some.extend_from_slice(&all[7..]);
         for _ in 0..2 {
-            let book = PriceBook::new(&[simple("list", &json!([]), &json!(some))]).unwrap();
+            let book = PriceBook::new(&[simple("list", &json!([]), &json!(some))]);
             assert_eq!(hour(&book, &gpus(), day()), [format!("EUR list {price} {price}.00")]);
             some.reverse();
         }
@@ -78,7 +78,7 @@ fn the_most_specific_rate_applies() {
 #[test]
 fn a_rate_for_nothing_that_there_is_prices_nothing() {
     let rates = json!([{"resource": "GPU", "poolName": "h100", "price": "1"}]);
-    let book = PriceBook::new(&[simple("list", &json!([]), &rates)]).unwrap();
+    let book = PriceBook::new(&[simple("list", &json!([]), &rates)]);
     assert_eq!(hour(&book, &LineKey::new(UsageResource::Gpu), day()), [""; 0]);
     assert_eq!(hour(&book, &LineKey::new(UsageResource::Node), day()), [""; 0]);
     assert!(!book.is_empty());
@@ -90,7 +90,7 @@ fn storage_is_priced_by_its_class() {
         {"resource": "Storage", "price": "0.1"},
         {"resource": "Storage", "storageClassName": "fast", "price": "0.5"},
     ]);
-    let book = PriceBook::new(&[simple("list", &json!([]), &rates)]).unwrap();
+    let book = PriceBook::new(&[simple("list", &json!([]), &rates)]);
     let of_class = |class: &str| LineKey {
         storage_class_name: Some(class.into()),
         ..LineKey::new(UsageResource::Storage)
@@ -109,7 +109,7 @@ fn cards_of_projects_come_before_those_of_organizations_and_of_all() {
         simple("organization", &organization, &rate("2")),
         simple("project", &project, &rate("1")),
     ];
-    let book = PriceBook::new(&cards).unwrap();
+    let book = PriceBook::new(&cards);
     let mut key = gpus();
     assert_eq!(hour(&book, &key, day()), ["EUR project 1 1.00"]);
     key.project_name = Some("other".into());
@@ -133,7 +133,7 @@ fn what_a_card_has_no_rate_for_is_priced_by_the_next_one() {
             &json!([{"resource": "GPU", "price": "3"}, {"resource": "Node", "price": "1"}]),
         ),
     ];
-    let book = PriceBook::new(&cards).unwrap();
+    let book = PriceBook::new(&cards);
     assert_eq!(hour(&book, &gpus(), day()), ["EUR project 0 0.00"]);
     let node = LineKey {
         resource: UsageResource::Node,
@@ -155,7 +155,7 @@ fn the_list_price_is_that_of_the_card_without_targets() {
         simple("all", &json!([]), &json!([rate("GPU", "3")])),
         simple("project", &project, &json!([rate("GPU", "2"), rate("Node", "1")])),
     ];
-    let book = PriceBook::new(&cards).unwrap();
+    let book = PriceBook::new(&cards);
     let prices = |key: &LineKey| {
         let priced = book.price(key, day(), 7200)[0];
         [
@@ -190,7 +190,7 @@ fn the_list_that_is_effective_on_the_day_applies() {
         list(json!("2026-01-01"), "2"),
         {"effectiveFrom": "2026-12-01", "rates": [{"resource": "Node", "price": "9"}]},
     ]);
-    let book = PriceBook::new(&[card("list", json!({"currency": "EUR", "prices": prices}))]).unwrap();
+    let book = PriceBook::new(&[card("list", json!({"currency": "EUR", "prices": prices}))]);
     for (day, price) in [
         (date(1970, 1, 1), "1"),
         (date(2025, 12, 31), "1"),
@@ -206,7 +206,7 @@ fn the_list_that_is_effective_on_the_day_applies() {
     assert_eq!(hour(&book, &gpus(), date(2026, 12, 1)), [""; 0]);
     // Before the first list there are no prices.
     let first = json!([{"effectiveFrom": "2026-11-05", "rates": [{"resource": "GPU", "price": "1"}]}]);
-    let book = PriceBook::new(&[card("list", json!({"currency": "EUR", "prices": first}))]).unwrap();
+    let book = PriceBook::new(&[card("list", json!({"currency": "EUR", "prices": first}))]);
     assert_eq!(hour(&book, &gpus(), date(2026, 11, 4)), [""; 0]);
 }
 
@@ -217,7 +217,7 @@ fn each_currency_has_its_own_cards() {
         card(name, json!({"currency": currency, "prices": [{"rates": rates}]}))
     };
     let cards = [in_currency("dollars", "USD", "2"), in_currency("euros", "EUR", "1.50")];
-    let book = PriceBook::new(&cards).unwrap();
+    let book = PriceBook::new(&cards);
     assert_eq!(book.currencies().collect::<Vec<_>>(), ["EUR", "USD"]);
     assert_eq!(
         hour(&book, &gpus(), day()),
@@ -227,7 +227,7 @@ fn each_currency_has_its_own_cards() {
 
 #[test]
 fn there_need_not_be_any_card() {
-    let book = PriceBook::new(&[]).unwrap();
+    let book = PriceBook::new(&[]);
     assert!(book.is_empty());
     assert_eq!(hour(&book, &gpus(), day()), [""; 0]);
 }
@@ -262,7 +262,94 @@ fn two_cards_for_the_same_are_an_error_that_names_both() {
         simple("y", &vision(), &rates()),
         dollars,
     ];
-    assert!(PriceBook::new(&fine).is_ok());
+    assert!(PriceBook::new(&fine).errors().is_empty());
+}
+
+#[test]
+fn what_two_cards_are_for_has_no_price_and_everything_else_keeps_its_own() {
+    let vision = json!([{"kind": "Project", "name": "vision"}]);
+    let rates = |price: &str| json!([{"resource": "GPU", "price": price}]);
+    let dollars = card("d", json!({"currency": "USD", "prices": [{"rates": rates("9")}]}));
+    let cards = [
+        simple("a", &vision, &rates("1")),
+        simple("b", &vision, &json!([{"resource": "Node", "price": "1"}])),
+        simple("list", &json!([]), &rates("3")),
+        dollars,
+    ];
+    let book = PriceBook::new(&cards);
+    // Not the price for all either, also of what one of the two has no rate for.
+    assert_eq!(hour(&book, &gpus(), day()), ["USD d 9 9.00"]);
+    assert!(book.is_unclear(&gpus(), day()));
+    let of_others = LineKey {
+        project_name: Some("speech".into()),
+        ..gpus()
+    };
+    assert_eq!(hour(&book, &of_others, day()), ["EUR list 3 3.00", "USD d 9 9.00"]);
+    assert!(!book.is_unclear(&of_others, day()));
+    // Two cards for all: what the card of the Project has a rate for keeps its price, and the list price is not known.
+    let cards = [
+        simple("a", &vision, &rates("1")),
+        simple("x", &json!([]), &rates("3")),
+        simple("y", &json!([]), &rates("4")),
+    ];
+    let book = PriceBook::new(&cards);
+    assert_eq!(hour(&book, &gpus(), day()), ["EUR a 1 1.00"]);
+    assert_eq!(book.price(&gpus(), day(), 3600)[0].list_price.to_string(), "1");
+    assert!(!book.is_unclear(&gpus(), day()));
+    assert_eq!(hour(&book, &of_others, day()), [""; 0]);
+    assert!(book.is_unclear(&of_others, day()));
+    assert!(
+        book.is_unclear(&LineKey::new(UsageResource::Node), day()),
+        "one of them may have a rate"
+    );
+}
+
+#[test]
+fn what_is_wrong_in_a_card_leaves_the_rest_of_it() {
+    let gpu = |price: &str| json!({"resource": "GPU", "price": price});
+    let of_pool = |price: &str| json!({"resource": "GPU", "poolName": "h100", "price": price});
+    let book_of = |prices: Value| PriceBook::new(&[card("list", json!({"currency": "EUR", "prices": prices}))]);
+    let elsewhere = LineKey {
+        pool_name: Some("l40s".into()),
+        ..gpus()
+    };
+    // A rate that is there twice, or has no price, prices nothing. A less specific one does not apply instead.
+    for rates in [
+        json!([gpu("1"), of_pool("2"), of_pool("3")]),
+        json!([gpu("1"), of_pool("1e3")]),
+    ] {
+        let book = book_of(json!([{ "rates": rates }]));
+        assert_eq!(book.errors().len(), 1);
+        assert_eq!(hour(&book, &gpus(), day()), [""; 0], "{rates}");
+        assert!(book.is_unclear(&gpus(), day()));
+        assert_eq!(hour(&book, &elsewhere, day()), ["EUR list 1 1.00"], "{rates}");
+        assert!(!book.is_unclear(&elsewhere, day()));
+    }
+    // Two lists of a day are not effective, and others are on other days.
+    let list = |from: &str, price: &str| json!({"effectiveFrom": from, "rates": [gpu(price)]});
+    let book = book_of(json!([
+        list("2026-11-05", "2"),
+        list("2026-01-01", "1"),
+        list("2026-11-05", "3"),
+        list("2026-12-01", "4"),
+    ]));
+    for (day, price) in [
+        (date(2026, 11, 4), Some("1")),
+        (date(2026, 11, 5), None),
+        (date(2026, 11, 30), None),
+        (date(2026, 12, 1), Some("4")),
+    ] {
+        let expected: Vec<String> = price
+            .iter()
+            .map(|price| format!("EUR list {price} {price}.00"))
+            .collect();
+        assert_eq!(hour(&book, &gpus(), day), expected, "{day}");
+        assert_eq!(book.is_unclear(&gpus(), day), price.is_none(), "{day}");
+    }
+    // A list whose day nobody knows may be effective on each.
+    let book = book_of(json!([list("2026-01-01", "1"), list("2026-02-30", "2")]));
+    assert_eq!(hour(&book, &gpus(), day()), [""; 0]);
+    assert!(book.is_unclear(&gpus(), date(2020, 1, 1)));
 }
 
 #[test]

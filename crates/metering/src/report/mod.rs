@@ -49,6 +49,10 @@ pub struct Row {
     /// Of what was used, that for which no RateCard has a price, in any currency. Nodes are left out if their GPUs have a price, and GPUs if their
     /// nodes have one. Empty if there are no RateCards.
     pub unpriced: Amounts,
+    /// Of what was used, that which has no price in some currency because RateCards are wrong ([`PriceBook::errors`]). It is not in `unpriced`.
+    pub unclear: Amounts,
+    /// The currencies in which that has no price: `costs` in these are not those of the whole row.
+    pub unclear_currencies: BTreeSet<String>,
 }
 
 /// Usage and costs as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
@@ -107,16 +111,20 @@ struct PricedUsage<'a> {
     amount: i64,
     costs: Vec<(&'a str, Cost)>,
     is_unpriced: bool,
+    unclear_currencies: Vec<&'a str>,
 }
 
 impl<'a> PricedUsage<'a> {
     fn new(lines: &RecordLines, key: &'a LineKey, (day, amount): (Date, i64), prices: &'a PriceBook) -> Self {
         let priced = prices.price(key, day, amount);
         let costs: Vec<(&str, Cost)> = priced.iter().map(|priced| (priced.currency, priced.cost)).collect();
+        let unclear_currencies = prices.unclear_currencies(key, day);
+        let has_no_price = costs.is_empty() && !prices.is_empty() && unclear_currencies.is_empty();
         Self {
             key,
             amount,
-            is_unpriced: costs.is_empty() && !prices.is_empty() && !lines.is_priced_otherwise(key, day, prices),
+            is_unpriced: has_no_price && !lines.is_priced_otherwise(key, day, prices),
+            unclear_currencies,
             costs,
         }
     }
@@ -126,6 +134,14 @@ impl<'a> PricedUsage<'a> {
         row.amounts.add(self.key.resource, amount);
         if self.is_unpriced {
             row.unpriced.add(self.key.resource, amount);
+        }
+        if !self.unclear_currencies.is_empty() {
+            row.unclear.add(self.key.resource, amount);
+        }
+        for currency in &self.unclear_currencies {
+            if !row.unclear_currencies.contains(*currency) {
+                row.unclear_currencies.insert((*currency).to_owned());
+            }
         }
         for (currency, cost) in &self.costs {
             match row.costs.get_mut(*currency) {

@@ -154,8 +154,8 @@ impl RecordLines {
         self.0.iter().map(|(key, days)| (key, days.as_slice()))
     }
 
-    /// Whether something has a price by what it is a part of, or what is a part of it: nodes and their GPUs are two counts of the same, and most
-    /// price lists have rates for one of them.
+    /// Whether something has a price, or an unclear one, by what it is a part of, or what is a part of it: nodes and their GPUs are two counts of the same,
+    /// and most price lists have rates for one of them.
     pub(crate) fn is_priced_otherwise(&self, key: &LineKey, day: Date, prices: &PriceBook) -> bool {
         let resource = match key.resource {
             UsageResource::Gpu => UsageResource::Node,
@@ -169,6 +169,7 @@ impl RecordLines {
             ..key.clone()
         };
         let days = self.0.get(&other).map(Vec::as_slice).unwrap_or_default();
-        days.iter().any(|(of_other, _)| *of_other == day) && !prices.price(&other, day, 0).is_empty()
+        let has_price = || !prices.price(&other, day, 0).is_empty() || prices.is_unclear(&other, day);
+        days.iter().any(|(of_other, _)| *of_other == day) && has_price()
     }
 }

@@ -100,7 +100,7 @@ fn prices() -> PriceBook {
     });
     let cards = [("list", spec), ("vision", targeted)]
         .map(|(name, spec)| RateCard::new(name, serde_json::from_value(spec).unwrap()));
-    PriceBook::new(&cards).unwrap()
+    PriceBook::new(&cards)
 }
 
 fn query(from: Date, to: Date, group_by: &[GroupBy]) -> Query {
@@ -234,6 +234,40 @@ fn what_has_no_price_is_reported() {
 }
 
 #[test]
+fn what_wrong_cards_are_for_is_reported_and_the_rest_has_its_costs() {
+    let card = |name: &str, targets: serde_json::Value| {
+        let rates = json!([{"resource": "GPU", "price": "2"}]);
+        let spec = json!({"currency": "EUR", "targets": targets, "prices": [{"rates": rates}]});
+        RateCard::new(name, serde_json::from_value(spec).unwrap())
+    };
+    let vision = json!([{"kind": "Project", "name": "vision"}]);
+    let dollars = json!({"currency": "USD", "prices": [{"rates": [{"resource": "GPU", "price": "3"}]}]});
+    let cards = [
+        card("a", vision.clone()),
+        card("b", vision),
+        card("list", json!([])),
+        RateCard::new("dollars", serde_json::from_value(dollars).unwrap()),
+    ];
+    let records = records();
+    let report = report(&records, &PriceBook::new(&cards), &november(&[GroupBy::Project]));
+    let amounts = |amounts: &Amounts| amounts.iter().collect::<Vec<_>>();
+    let of_vision = [(UsageResource::Gpu, 40 * 3_600), (UsageResource::Node, 3 * 3_600)];
+    let (others, total) = (&report.rows[0], &report.total);
+    assert_eq!(report.rows[1].group, [Some("vision".to_owned())]);
+    assert_eq!(amounts(&report.rows[1].unclear), of_vision);
+    assert!(report.rows[1].unpriced.is_empty());
+    assert_eq!(report.rows[1].costs.keys().collect::<Vec<_>>(), ["USD"]);
+    assert_eq!(report.rows[1].unclear_currencies, BTreeSet::from(["EUR".to_owned()]));
+    assert_eq!(amounts(&total.unclear), of_vision);
+    assert_eq!(amounts(&total.unpriced), [(UsageResource::Cpu, 500 * 3_600)]);
+    assert_eq!(total.unclear_currencies, report.rows[1].unclear_currencies);
+    assert!(others.unclear.is_empty() && others.unclear_currencies.is_empty());
+    assert_eq!(total.costs["EUR"].format(2), "2.00");
+    assert_eq!(others.costs["EUR"], total.costs["EUR"]);
+    assert_eq!(total.costs["USD"].format(2), "123.00");
+}
+
+#[test]
 fn nodes_have_a_price_if_their_gpus_have_one_and_the_other_way_round() {
     let node = |pool: &str| LineKey {
         pool_name: Some(pool.into()),
@@ -258,7 +292,7 @@ fn nodes_have_a_price_if_their_gpus_have_one_and_the_other_way_round() {
         let spec = json!({"currency": "EUR", "prices": [{"rates": rates}]});
         let card = RateCard::new("list", serde_json::from_value(spec).unwrap());
         let october = query(date(2026, 10, 1), date(2026, 10, 31), &[]);
-        let report = report(&records, &PriceBook::new(&[card]).unwrap(), &october);
+        let report = report(&records, &PriceBook::new(&[card]), &october);
         report.total.unpriced.iter().collect::<Vec<_>>()
     };
     assert_eq!(

@@ -1,9 +1,9 @@
 //! What tenants use, counted and written into `UsageRecord`s.
 //!
 //! Every minute, and when an assignment of a node has changed, a pass collects what each tenant uses ([`memory`]) and gives it to the
-//! [meter](berth_metering::Meter), which says which records have to be written. Nothing is watched and nothing asked for: a pass in which no record is due makes no
-//! request. What is counted and not written is lost with the process, but what objects of the host prove is not: the next control counts it again, from where the
-//! records end.
+//! [meter](berth_metering::Meter), which says which records have to be written. What these say of two months goes into the status of the tenant ([`summary`]).
+//! Nothing is watched and nothing asked for: a pass in which no record is due makes no request. What is counted and not written is lost with the process,
+//! but what objects of the host prove is not: the next control counts it again, from where the records end.
 
 mod context;
 mod expire;
@@ -12,6 +12,7 @@ mod memory;
 mod modes;
 mod nodes;
 mod sum;
+mod summary;
 mod write;
 
 pub use context::{UsageContext, UsageState};
@@ -58,9 +59,10 @@ async fn count_and_write(context: &UsageContext) -> Result<(), ReconcileError> {
     load::load_records(context).await?;
     count(context);
     let written = write::write_due(context).await;
-    // Records that cannot be written must not keep others for ever.
+    // A record that cannot be written must not keep others for ever, nor the summaries of others from being written.
+    let shown = summary::write_summaries(context).await;
     let expired = expire::delete_expired(context).await;
-    written.and(expired)
+    written.and(shown).and(expired)
 }
 
 /// Writes what is counted and not written, when control stops.

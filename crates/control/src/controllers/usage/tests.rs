@@ -3,6 +3,7 @@
 mod nodes;
 mod objects;
 mod records;
+mod summaries;
 
 use super::{UsageContext, UsageState, keep_proofs, reconcile, save};
 use crate::{

@@ -1,7 +1,7 @@
 //! When records are written, and what happens if that fails or somebody else writes.
 
 use super::*;
-use berth_api::labels;
+use berth_api::{MonthlyUsage, labels};
 
 const START: &str = "2026-11-05T12:00:00Z";
 
@@ -50,6 +50,45 @@ fn a_tenant_is_written_four_times_an_hour_and_each_at_its_own_time() {
     let most = of_minutes[15..].iter().max().unwrap();
     assert!(*most < 30, "{of_minutes:?}");
     assert!(meter.unrecorded_since().unwrap() > second(105 * 60 - 1));
+}
+
+#[test]
+fn summaries_are_of_what_is_stored_for_tenants_that_exist() {
+    let (mut meter, mut server, identities, items) = recorded();
+    let gpu_hours = |meter: &Meter, now: Timestamp| -> Vec<(String, Vec<String>)> {
+        let of_tenants = meter.summaries(now).into_iter();
+        let text = |summary: MonthlyUsage| format!("{} {}", summary.month, summary.hours[0].hours);
+        of_tenants
+            .map(|(uid, summaries)| (uid.to_owned(), summaries.into_iter().map(text).collect()))
+            .collect()
+    };
+    let of_a = |texts: &[&str]| {
+        vec![(
+            "a".to_owned(),
+            texts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        )]
+    };
+    assert_eq!(gpu_hours(&meter, second(60)), of_a(&["2026-11 0.1"]));
+    let hour = second(3660);
+    meter.observe(hour, &identities, &items);
+    assert_eq!(gpu_hours(&meter, hour), of_a(&["2026-11 0.1"]), "it is not stored");
+    server.write_unsaved(&mut meter);
+    assert_eq!(gpu_hours(&meter, hour), of_a(&["2026-11 8.1"]));
+    let december = at("2026-12-01T01:00:00Z");
+    meter.observe(december, &identities, &items);
+    server.write_due(&mut meter, december);
+    server.write_unsaved(&mut meter);
+    let both = ["2026-12 8.0", "2026-11 4896.0"];
+    assert_eq!(gpu_hours(&meter, december), of_a(&both));
+    assert_eq!(gpu_hours(&meter, at("2027-01-01T00:00:00Z")), of_a(&both[..1]));
+    // Nothing is said of a tenant without a record, and of one that has nothing else.
+    let mut unrecorded = Meter::default();
+    unrecorded.observe(december, &identities, &[]);
+    assert!(unrecorded.summaries(december).is_empty());
+    let mut restarted = server.load();
+    assert!(gpu_hours(&restarted, december).is_empty());
+    restarted.observe(december, &identities, &items);
+    assert_eq!(gpu_hours(&restarted, december), of_a(&both));
 }
 
 #[test]

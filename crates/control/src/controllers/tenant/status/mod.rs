@@ -103,8 +103,9 @@ pub(super) fn build(
         }),
         node_groups: nodes.groups.clone(),
         unused_nodes: nodes.unused.clone(),
-        // The pass over GPUs writes it, see [`write`].
+        // Others write these, see [`write`].
         idle: None,
+        monthly_usage: Vec::new(),
         violations: violations.to_vec(),
         conditions: merge(&before.conditions, conditions, generation, now),
     };

@@ -98,13 +98,14 @@ async fn read_version<T: PartialEq>(
 
 /// What this controller has written into the status of an object.
 fn own_status(cluster: &TenantCluster) -> TenantClusterStatus {
-    cluster.status.as_ref().map(without_idle).unwrap_or_default()
+    cluster.status.as_ref().map(own_fields).unwrap_or_default()
 }
 
-/// `status.idle` has another writer.
-fn without_idle(status: &TenantClusterStatus) -> TenantClusterStatus {
+/// A status without the fields that have other writers.
+fn own_fields(status: &TenantClusterStatus) -> TenantClusterStatus {
     TenantClusterStatus {
         idle: None,
+        monthly_usage: Vec::new(),
         ..status.clone()
     }
 }
@@ -115,7 +116,7 @@ async fn patch(
     after: &TenantClusterStatus,
     version: Option<&str>,
 ) -> Result<(), TenantError> {
-    let (before, after) = (own_status(cluster), &without_idle(after));
+    let (before, after) = (own_status(cluster), &own_fields(after));
     if before == *after {
         return Ok(());
     }

@@ -114,7 +114,12 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
 async fn violations_stay_and_go_whatever_is_said_of_who_has_written_the_status() {
     let mut fixture = ready().await;
     let idle = json!({"mode": "DryRun", "gpus": 1, "idleGPUs": 1});
-    fixture.change_tenant(|cluster| cluster["status"]["idle"] = idle.clone());
+    let usage = json!([{"month": "2026-11", "meteredThrough": "2026-11-10T12:00:00Z", "inUse": true,
+        "hours": [{"resource": "GPU", "hours": "8.0"}]}]);
+    fixture.change_tenant(|cluster| {
+        cluster["status"]["idle"] = idle.clone();
+        cluster["status"]["monthlyUsage"] = usage.clone();
+    });
     let forbids = json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": "1h"});
     set_class(&fixture, &forbids);
     fixture.reconcile().await.unwrap();
@@ -128,6 +133,7 @@ async fn violations_stay_and_go_whatever_is_said_of_who_has_written_the_status()
         fixture.reconcile().await.unwrap();
         assert_eq!(violations(&fixture), [("ClassNotAllowed".to_owned(), false)]);
         assert_eq!(fixture.status()["idle"], idle);
+        assert_eq!(fixture.status()["monthlyUsage"], usage);
     }
     set_class(&fixture, &json!({}));
     fixture.reconcile_until_ready().await;
