@@ -1,9 +1,11 @@
 //! The planning of one pool: the decisions so far, and the few operations that change them.
 
+use crate::alike::FailedRequests;
 use crate::available::AvailableNodes;
 use crate::first_gang::FirstGang;
 use crate::incoming::Incoming;
 use crate::load::Load;
+use crate::minimums_first::EnoughNodes;
 use crate::shared_pauses::SharedPauses;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
@@ -118,6 +120,12 @@ pub(crate) struct PlanningPass<'a> {
     pub incoming: Incoming,
     /// Node groups whose minimum lacks nodes that are not on their way either, with their number.
     pub unmet_minimums: Vec<(usize, usize)>,
+    /// A request that may reclaim all that minimums before it lack, as long as no other request is served.
+    pub enough: Option<EnoughNodes>,
+    /// How often what requests can count on has changed.
+    pub changes: u64,
+    /// Requests that got nothing.
+    pub failed: FailedRequests<'a>,
     /// The gang that waited too long and for which free nodes are kept.
     pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
@@ -171,6 +179,9 @@ impl<'a> PlanningPass<'a> {
             progress: progress.collect(),
             incoming: Incoming::default(),
             unmet_minimums: Vec::new(),
+            enough: None,
+            changes: 0,
+            failed: FailedRequests::default(),
             starved_gang: None,
             replan_at: None,
             health: None,
@@ -217,6 +228,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Takes a node from the group that it belongs to.
     pub fn release(&mut self, node: usize, drain_at: Seconds, reason: ActionReason) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
@@ -232,6 +244,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Frees a reserved node that has not joined yet.
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
@@ -248,6 +261,7 @@ impl<'a> PlanningPass<'a> {
             return;
         };
         let (gpus, tenant) = (self.view.gpus(node), self.view.node_groups[group].tenant);
+        self.changes += 1;
         self.tree.remove_leaving(tenant, gpus);
         self.add_staying(group, gpus);
         let state = &mut self.groups[group];
@@ -260,6 +274,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Reserves a free node for a group.
     pub fn reserve(&mut self, node: usize, group: usize, together: bool, reason: ActionReason) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.remove(node, kind, domain, gpus);
@@ -277,6 +292,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Undoes a reservation of this plan.
     pub fn undo_reserve(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.put_back(node, kind, domain, gpus);
@@ -290,6 +306,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Keeps a node that is free, or will be, for a request or the minimum of a group.
     pub fn earmark(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if self.view.nodes[node].is_free() {
             let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
@@ -306,6 +323,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Undoes [`Self::earmark`] for a free node.
     pub fn undo_earmark(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.put_back(node, kind, domain, gpus);

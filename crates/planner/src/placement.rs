@@ -104,6 +104,9 @@ impl PlanningPass<'_> {
 
     /// Takes the capacity that was found for a request.
     pub fn apply_placement(&mut self, request: usize, placement: Placement) {
+        if !placement.on_held.is_empty() {
+            self.changes += 1;
+        }
         let state = &mut self.groups[self.view.requests[request].group];
         for (node, free) in placement.on_held {
             if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
@@ -121,6 +124,7 @@ impl PlanningPass<'_> {
 
     /// Lets requests of a group use what is free of a node that stays with it.
     pub fn add_free_capacity(&mut self, group: usize, node: usize, free: Vec<u64>) {
+        self.changes += 1;
         self.groups[group].free_capacity.push((node, free));
     }
 
