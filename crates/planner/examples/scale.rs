@@ -39,6 +39,8 @@ enum Case {
     /// As busy, but the longest wait comes first, and each tenant has ten times the demands: pods that are alike are several demands there, by how long
     /// they wait.
     Fifo,
+    /// One tenant has nine of ten nodes, all full, and requests the others.
+    OneTenant,
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         (Case::Paused, "paused"),
         (Case::UnmetMinimums, "unmet minimums"),
         (Case::Fifo, "FIFO, ten times the demands"),
+        (Case::OneTenant, "one tenant"),
     ] {
         print_line(name);
         let mut before: Option<(usize, f64)> = None;
@@ -172,6 +175,8 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         },
         Case::Reclaimed | Case::Paused | Case::UnmetMinimums => (owner(at * TENANTS / nodes / 2), false),
         Case::Unused => (owner(at * TENANTS / nodes / 2), at.is_multiple_of(16)),
+        Case::OneTenant if at.is_multiple_of(10) => (NodeState::Free, false),
+        Case::OneTenant => (owner(0), false),
         Case::Minimums => (owner(at * TENANTS / nodes / 2), true),
     };
     Node {
@@ -187,8 +192,9 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         capacity: gpus(8),
         used: match case {
             _ if idle => Amounts::new(),
+            Case::OneTenant if matches!(state, NodeState::Free) => Amounts::new(),
             // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
-            Case::Reclaimed | Case::Unused | Case::Paused | Case::UnmetMinimums => gpus(8),
+            Case::Reclaimed | Case::Unused | Case::Paused | Case::UnmetMinimums | Case::OneTenant => gpus(8),
             Case::AllAsk | Case::Busy | Case::Minimums | Case::Fifo => gpus(6),
         },
         pods: u32::from(!idle),
@@ -256,6 +262,8 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
             )
         }
         Case::Minimums | Case::UnmetMinimums if at < TENANTS / 2 => (Vec::new(), BTreeMap::new()),
+        Case::OneTenant if at > 0 => (Vec::new(), BTreeMap::new()),
+        Case::OneTenant => (vec![demand("many", 60, each * 50, 8)], BTreeMap::new()),
         Case::Fifo => (repeat(&[gang, demand("many", 60, each * 4, 2), zoned]), BTreeMap::new()),
         _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], paused(case, at)),
     };
@@ -272,7 +280,7 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
                 Case::UnmetMinimums if at >= TENANTS / 2 && at.is_multiple_of(2) => each * 2,
                 _ => 0,
             },
-            max_nodes: 1000,
+            max_nodes: if matches!(case, Case::OneTenant) { 100_000 } else { 1000 },
             demand,
             ..NodeGroup::default()
         }],

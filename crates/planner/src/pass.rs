@@ -63,6 +63,9 @@ pub(crate) struct RequestProgress<'a> {
     /// Nodes that are on their way to it.
     pub earmarked: Vec<usize>,
     pub blocked_by: Option<Blocked<'a>>,
+    /// On how many of the first nodes in its group's [`GroupState::free_capacity`] none of these pods fits, and the removals from that list at
+    /// that time.
+    pub looked_at: (usize, u32),
 }
 
 /// The nodes of a node group.
@@ -78,6 +81,8 @@ pub(crate) struct GroupState<'a> {
     pub minimum_gpus: u64,
     /// Free capacity of nodes that stay: (node, amounts), the fullest first.
     pub free_capacity: Vec<(usize, Vec<u64>)>,
+    /// How often a node was taken out of `free_capacity`.
+    pub removals: u32,
     pub cordoned: Vec<usize>,
     /// Topology domains in which it has nodes.
     pub domains: BTreeSet<usize>,
@@ -169,6 +174,7 @@ impl<'a> PlanningPass<'a> {
             unplaced: request.load.clone(),
             earmarked: Vec::new(),
             blocked_by: None,
+            looked_at: (0, 0),
         });
         let mut pass = Self {
             tree,
@@ -232,7 +238,7 @@ impl<'a> PlanningPass<'a> {
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
-            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.remove_free_capacity(group, node);
             self.tree.add_leaving(self.view.node_groups[group].tenant, gpus);
         }
         self.decisions[node] = Decision::Release { drain_at };
@@ -249,7 +255,7 @@ impl<'a> PlanningPass<'a> {
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
             self.groups[group].held -= 1;
-            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.remove_free_capacity(group, node);
         }
         self.decisions[node] = Decision::CancelReservation;
         self.reasons[node] = Some(reason);
