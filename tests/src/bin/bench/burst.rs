@@ -184,6 +184,8 @@ pub(crate) async fn run() {
             for place in &through {
                 place.clear(&prefix).await;
             }
+            // The Secrets of the last pods are deleted after them.
+            until_idle(&host).await;
             let after = Counted::scrape(&host, &tenants).await;
             figures.writes.push(after.writes_since(&before));
         }
