@@ -1,9 +1,9 @@
 //! Requests that end as one like them did. A tenant may have many that differ in nothing but how long they wait, and most of them lack the same nodes.
 
+use crate::load::Load;
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
 use std::collections::HashMap;
-use std::rc::Rc;
 
 /// What decides how a request ends whose pods are served one by one, besides what was decided before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,8 +12,9 @@ struct Likeness {
     /// With the priority of the request.
     stage: Stage,
     selector: usize,
-    /// What the pods request that have no node.
-    pods: Vec<Rc<[u64]>>,
+    /// The pods that have no node. Their number decides as well: the free node that suits one of them may be small enough for a limit, and that for
+    /// eight of them not.
+    unplaced: Load,
 }
 
 /// How a request ended that got nothing.
@@ -29,26 +30,28 @@ struct Failed<'a> {
 #[derive(Default)]
 pub(crate) struct FailedRequests<'a>(HashMap<Likeness, Failed<'a>>);
 
-impl PlanningPass<'_> {
+impl<'a> PlanningPass<'a> {
     /// As [`Self::serve_pods`]. A request like one that got nothing ends as that one did, without a search, unless something has changed since.
     pub fn serve_pods_unless_in_vain(&mut self, request: usize, stage: Stage) -> Outcome {
         let likeness = self.likeness(request, stage);
-        let known = self.failed.0.get(&likeness).cloned();
-        if let Some(failed) = known.filter(|failed| failed.changes == self.changes) {
+        if let Some(failed) = self.find_failed(&likeness) {
+            if cfg!(debug_assertions) {
+                self.check_in_vain(request, stage, &failed);
+            }
             return match failed.blocked_by {
                 Some(blocked) => self.block(request, blocked),
                 None => Outcome::NotNow,
             };
         }
-        let before = self.changes;
+        // What an earlier step of this request has found out is not known of those like it.
+        let is_first_step = self.enough.is_none();
+        let changes = self.changes;
         let outcome = self.serve_pods(request, stage);
-        let blocked_by = match outcome {
-            Outcome::Finished => self.progress[request].blocked_by.clone(),
-            Outcome::NotNow | Outcome::Progress => None,
-        };
-        let got_nothing = outcome == Outcome::NotNow || blocked_by.is_some();
-        if got_nothing && self.changes == before {
-            let changes = before;
+        let progress = &self.progress[request];
+        let got_nothing = outcome != Outcome::Progress && !progress.unplaced.is_empty();
+        if got_nothing && is_first_step && self.changes == changes {
+            let is_blocked = outcome == Outcome::Finished;
+            let blocked_by = progress.blocked_by.clone().filter(|_| is_blocked);
             self.failed.0.insert(likeness, Failed { changes, blocked_by });
         }
         outcome
@@ -56,13 +59,34 @@ impl PlanningPass<'_> {
 
     fn likeness(&self, request: usize, stage: Stage) -> Likeness {
         let spec = &self.view.requests[request];
-        let parts = self.progress[request].unplaced.parts.iter();
         Likeness {
             group: spec.group,
             stage,
             selector: spec.selector,
-            pods: parts.map(|part| Rc::clone(&part.each)).collect(),
+            unplaced: self.progress[request].unplaced.clone(),
         }
+    }
+
+    /// How a request like this ended, if nothing has changed since.
+    fn find_failed(&self, likeness: &Likeness) -> Option<Failed<'a>> {
+        let failed = self.failed.0.get(likeness)?;
+        (failed.changes == self.changes).then(|| failed.clone())
+    }
+
+    /// Searches all the same, and panics if the request ends in another way than the one that is like it. Builds with debug assertions do that, so each
+    /// test of a plan tests that plans are the same with and without the searches that are left out.
+    fn check_in_vain(&mut self, request: usize, stage: Stage, failed: &Failed<'a>) {
+        let lacking = self.lacking.len();
+        let outcome = self.serve_pods(request, stage);
+        self.lacking.truncate(lacking);
+        let is_blocked = outcome == Outcome::Finished;
+        let blocked_by = self.progress[request].blocked_by.as_ref().filter(|_| is_blocked);
+        assert_ne!(outcome, Outcome::Progress, "a search finds something");
+        assert_eq!(
+            (blocked_by, self.changes),
+            (failed.blocked_by.as_ref(), failed.changes),
+            "a search ends in another way"
+        );
     }
 }
 
@@ -82,19 +106,18 @@ mod tests {
         [("gpu".to_owned(), number)].into()
     }
 
-    /// A request of one pod.
-    fn pod(name: &str, number: u64) -> Demand {
+    fn pods(name: &str, count: u32, number: u64) -> Demand {
         Demand {
             name: name.into(),
             pod_sets: vec![PodSet {
-                count: 1,
+                count,
                 requests: gpus(number),
             }],
             ..Demand::default()
         }
     }
 
-    /// A node that another tenant has and uses, and three requests, of which the first two are alike.
+    /// A node that another tenant has and uses, and four requests, of which the first two are alike.
     fn fleet() -> Fleet {
         let tenant = |name: &str, demand: Vec<Demand>| Tenant {
             uid: name.into(),
@@ -132,7 +155,10 @@ mod tests {
             }],
             tenants: vec![
                 tenant("holder", Vec::new()),
-                tenant("waiting", vec![pod("a", 8), pod("b", 8), pod("c", 4)]),
+                tenant(
+                    "waiting",
+                    vec![pods("a", 1, 8), pods("b", 1, 8), pods("c", 1, 4), pods("d", 2, 8)],
+                ),
             ],
             ..Fleet::default()
         }
@@ -142,6 +168,10 @@ mod tests {
         pass.serve_pods_unless_in_vain(request, STAGE)
     }
 
+    fn is_known(pass: &PlanningPass<'_>, request: usize) -> bool {
+        pass.find_failed(&pass.likeness(request, STAGE)).is_some()
+    }
+
     #[test]
     fn what_is_like_a_request_that_got_nothing_ends_like_it_until_something_changes() {
         let fleet = fleet();
@@ -149,17 +179,16 @@ mod tests {
         let tree = Tree::new(&fleet.pools[0], &fleet.quotas, &catalog.tenants);
         let mut pass = PlanningPass::new(catalog.view(fleet.now, &fleet.pools[0]), tree);
         assert_eq!(serve(&mut pass, 0), Outcome::Finished);
-        assert_eq!(pass.failed.0.len(), 1);
-        // A search lists them again.
-        pass.victims = None;
+        assert!(is_known(&pass, 1), "nothing is searched");
         assert_eq!(serve(&mut pass, 1), Outcome::Finished);
-        assert!(pass.victims.is_none(), "nothing was searched");
         assert_eq!(pass.progress[1].blocked_by, Some(Blocked::NoFreeNodes));
         assert_eq!(pass.lacking, [0, 1]);
-        assert_eq!(serve(&mut pass, 2), Outcome::Finished);
-        assert!(pass.victims.is_some(), "other pods are searched for");
+        for other in [2, 3] {
+            assert!(!is_known(&pass, other), "other pods, or more of them, are searched for");
+        }
         pass.release(0, fleet.now, ActionReason::Idle { idle: 0 });
         pass.add_incoming(0);
+        assert!(!is_known(&pass, 1));
         assert_eq!(serve(&mut pass, 1), Outcome::Progress);
         assert_eq!(pass.progress[1].earmarked, [0], "the node comes to it");
     }
