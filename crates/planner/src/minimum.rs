@@ -213,7 +213,8 @@ impl PlanningPass<'_> {
             return false;
         }
         let tenant = self.view.node_groups[group].tenant;
-        // Nor if a limit forbids that many of the smallest ones.
+        // Nor if a limit forbids that many of the smallest ones. Nodes that others below the same limit lose count until they are gone: the next plan would
+        // not keep them for the minimum.
         if self
             .check_quota_limits(tenant, self.view.smallest_node_gpus() * u64::from(missing))
             .is_err()

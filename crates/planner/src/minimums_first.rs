@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy)]
 pub(crate) struct EnoughNodes {
     pub request: usize,
+    /// GPUs that it gets.
+    gpus: u64,
     /// How many of them are not reclaimed yet.
     left: usize,
 }
@@ -45,6 +47,8 @@ impl PlanningPass<'_> {
         taken.retain(|at| self.is_taken_unowed(request, *at, gpus));
         let claim = self.list_minimums_for(request, &taken, gpus);
         if claim.minimums.is_empty() && claim.own == 0 {
+            // The node is for the request itself: there is one less for the minimums.
+            self.enough = None;
             return false;
         }
         let Some(victims) = self.victims.take() else {
@@ -110,17 +114,20 @@ impl PlanningPass<'_> {
         })
     }
 
-    /// The same for pods of any domains, of which each step takes one node. It is decided before the first one: to look at all of them again in each step
-    /// would take a time that grows with the square of what minimums lack.
+    /// The same for pods of any domains, of which each step takes one node. It is decided before the first one, as long as each of them goes to a minimum: to
+    /// look at all of them again in each step would take a time that grows with the square of what minimums lack.
     fn leaves_enough_anywhere(&mut self, claim: &Claim, besides: usize, victims: &Victims) -> bool {
         let wanted = claim.count_wanted(besides);
         let known = self.enough.take();
-        let is_enough = known.is_some_and(|known| known.request == claim.request && wanted <= known.left) || {
+        let is_known = known
+            .is_some_and(|known| known.request == claim.request && claim.gpus <= known.gpus && wanted <= known.left);
+        let is_enough = is_known || {
             let lists: Vec<&[usize]> = victims.of_group.iter().map(Vec::as_slice).collect();
             self.may_take(claim, &lists, besides)
         };
         self.enough = is_enough.then_some(EnoughNodes {
             request: claim.request,
+            gpus: claim.gpus,
             left: wanted.saturating_sub(1),
         });
         is_enough
