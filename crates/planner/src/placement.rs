@@ -80,6 +80,9 @@ impl PlanningPass<'_> {
             } else {
                 0
             };
+            let unplaced = &self.progress[request].unplaced;
+            let fits = |(at, free): &(usize, Vec<u64>)| self.matches(request, *at) && unplaced.any_fits(free);
+            debug_assert!(!free[..from].iter().any(fits), "a pod fits on a node that is left out");
             return self.pack(request, free.iter().skip(from));
         }
         let domains = self.groups[group].domains.iter();
@@ -189,10 +192,10 @@ mod tests {
         [("gpu".to_owned(), number)].into()
     }
 
-    /// A tenant with a request of one pod, and two nodes.
+    /// A tenant with a request of two pods, and two nodes.
     fn fleet() -> Fleet {
         let pods = PodSet {
-            count: 1,
+            count: 2,
             requests: gpus(8),
         };
         let group = NodeGroup {
@@ -242,8 +245,15 @@ mod tests {
         pass.remove_free_capacity(0, 0);
         pass.add_free_capacity(0, 1, vec![8, 1]);
         assert_eq!(found(&pass), 1);
+        let placement = pass.place_on_held(0);
+        pass.apply_placement(0, placement);
         pass.note_looked_at(0);
-        assert_eq!(found(&pass), 0, "what is known to be full is not looked at again");
+        assert_eq!(found(&pass), 0);
+        assert_eq!(
+            pass.progress[0].looked_at,
+            (1, 1),
+            "what is known to be full is not looked at again"
+        );
         pass.add_free_capacity(0, 0, vec![8, 1]);
         assert_eq!(found(&pass), 1, "one more");
     }
