@@ -37,8 +37,6 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{
-    fmt::Debug,
-    hash::Hash,
     net::Ipv4Addr,
     sync::{
         Arc,
@@ -240,8 +238,7 @@ where
 
 fn fill<K>(writer: &mut Writer<K>, objects: impl IntoIterator<Item = Value>)
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
-    K::DynamicType: Eq + Hash + Clone,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
 {
     writer.apply_watcher_event(&Event::Init);
     for object in objects {
