@@ -2,8 +2,8 @@
 //! `cargo run --release -p berth-planner --example scale`. Fails if 10,000 nodes take more than 50 ms.
 
 use berth_planner::{
-    Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Owner, Phase, PodSet, Pool, Quota, Reclaim, ScaleUpLimits,
-    Tenant, Topology, UnusedNodes, plan,
+    Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, PodSet, Pool, Quota, Reclaim,
+    ScaleUpLimits, Tenant, Topology, UnusedNodes, plan,
 };
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,6 +14,8 @@ const TENANTS: usize = 500;
 const QUOTAS: usize = 25;
 const NOW: i64 = 1_000_000;
 const LIMIT_MS: f64 = 50.0;
+/// How many times the demands of other cases a tenant has in [`Case::Fifo`].
+const FIFO_DEMANDS: i64 = 10;
 
 /// The state of the fleet.
 #[derive(Clone, Copy)]
@@ -31,6 +33,14 @@ enum Case {
     Minimums,
     /// All nodes are taken by half of the tenants, which are in a pause. The others lack nodes, and share these pauses.
     Paused,
+    /// All nodes are taken by half of the tenants. The others lack nodes, and every second of them lacks those of its minimum first, which others would
+    /// get if somebody reclaimed them one by one.
+    UnmetMinimums,
+    /// As busy, but the longest wait comes first, and each tenant has ten times the demands: pods that are alike are several demands there, by how long
+    /// they wait.
+    Fifo,
+    /// One tenant has nine of ten nodes, all full, and requests the others.
+    OneTenant,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +52,9 @@ fn main() -> ExitCode {
         (Case::Unused, "unused"),
         (Case::Minimums, "minimums"),
         (Case::Paused, "paused"),
+        (Case::UnmetMinimums, "unmet minimums"),
+        (Case::Fifo, "FIFO, ten times the demands"),
+        (Case::OneTenant, "one tenant"),
     ] {
         print_line(name);
         let mut before: Option<(usize, f64)> = None;
@@ -113,6 +126,10 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
             min_hold_duration: 600,
             idle_timeout: 300,
             reclaim_grace_period: 300,
+            order: match case {
+                Case::Fifo => Order::Fifo,
+                _ => Order::FairShare,
+            },
             reclaim: match case {
                 Case::Unused => Reclaim::Never,
                 _ => Reclaim::FairShare,
@@ -145,7 +162,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
     };
     let (state, idle) = match case {
         Case::AllAsk => (NodeState::Free, false),
-        Case::Busy => match at % 20 {
+        Case::Busy | Case::Fifo => match at % 20 {
             0 => (NodeState::Free, false),
             1 => {
                 let state = NodeState::Recycling {
@@ -156,8 +173,10 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
             }
             number => (owner(at * TENANTS / nodes), number == 2),
         },
-        Case::Reclaimed | Case::Paused => (owner(at * TENANTS / nodes / 2), false),
+        Case::Reclaimed | Case::Paused | Case::UnmetMinimums => (owner(at * TENANTS / nodes / 2), false),
         Case::Unused => (owner(at * TENANTS / nodes / 2), at.is_multiple_of(16)),
+        Case::OneTenant if at.is_multiple_of(10) => (NodeState::Free, false),
+        Case::OneTenant => (owner(0), false),
         Case::Minimums => (owner(at * TENANTS / nodes / 2), true),
     };
     Node {
@@ -173,9 +192,10 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         capacity: gpus(8),
         used: match case {
             _ if idle => Amounts::new(),
+            Case::OneTenant if matches!(state, NodeState::Free) => Amounts::new(),
             // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
-            Case::Reclaimed | Case::Unused | Case::Paused => gpus(8),
-            Case::AllAsk | Case::Busy | Case::Minimums => gpus(6),
+            Case::Reclaimed | Case::Unused | Case::Paused | Case::UnmetMinimums | Case::OneTenant => gpus(8),
+            Case::AllAsk | Case::Busy | Case::Minimums | Case::Fifo => gpus(6),
         },
         pods: u32::from(!idle),
         idle_since: idle.then_some(NOW - 3_000),
@@ -195,6 +215,18 @@ fn paused(case: Case, tenant: usize) -> BTreeMap<String, UnusedNodes> {
     };
     let is_paused = matches!(case, Case::Paused) && tenant < TENANTS / 2;
     is_paused.then(|| ("h100".to_string(), paused)).into_iter().collect()
+}
+
+/// The same demands again and again, each time an hour older.
+fn repeat(demand: &[Demand]) -> Vec<Demand> {
+    let times = (0..FIFO_DEMANDS).flat_map(|time| {
+        demand.iter().map(move |one| Demand {
+            name: format!("{}-{time}", one.name),
+            waiting_since: one.waiting_since - time * 3_600,
+            ..one.clone()
+        })
+    });
+    times.collect()
 }
 
 fn tenant(case: Case, at: usize, each: u32) -> Tenant {
@@ -229,7 +261,10 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
                 [("h100".to_string(), kept)].into(),
             )
         }
-        Case::Minimums if at < TENANTS / 2 => (Vec::new(), BTreeMap::new()),
+        Case::Minimums | Case::UnmetMinimums if at < TENANTS / 2 => (Vec::new(), BTreeMap::new()),
+        Case::OneTenant if at > 0 => (Vec::new(), BTreeMap::new()),
+        Case::OneTenant => (vec![demand("many", 60, each * 50, 8)], BTreeMap::new()),
+        Case::Fifo => (repeat(&[gang, demand("many", 60, each * 4, 2), zoned]), BTreeMap::new()),
         _ => (vec![gang, demand("many", 60, each * 4, 2), zoned], paused(case, at)),
     };
     Tenant {
@@ -242,9 +277,10 @@ fn tenant(case: Case, at: usize, each: u32) -> Tenant {
             pool: "h100".into(),
             min_nodes: match case {
                 Case::Minimums if at < TENANTS / 2 => each * 2,
+                Case::UnmetMinimums if at >= TENANTS / 2 && at.is_multiple_of(2) => each * 2,
                 _ => 0,
             },
-            max_nodes: 1000,
+            max_nodes: if matches!(case, Case::OneTenant) { 100_000 } else { 1000 },
             demand,
             ..NodeGroup::default()
         }],

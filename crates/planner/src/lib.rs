@@ -19,6 +19,7 @@
 
 #![warn(missing_docs)]
 
+mod alike;
 mod available;
 mod check;
 mod first_gang;

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 /// Pods that still have to be placed. Amounts are by the resource numbers of the pool's [`View`](crate::view::View).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
     /// Pods that are alike, the largest first.
     pub parts: Vec<Part>,
 }
 
 /// Pods that are alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Part {
     pub left: u32,
     pub each: Rc<[u64]>,

@@ -14,6 +14,7 @@ impl PlanningPass<'_> {
     /// from other minimums of the step. Returns the groups of tenants, by tenant, that are not met and do not wait yet: at a depth, those that
     /// cannot be met now wait after all that is within nominal quotas.
     pub fn fill_minimums(&mut self, depth: Option<usize>) -> Vec<Range<usize>> {
+        self.changes += 1;
         let mut unmet = Vec::new();
         let mut from = 0;
         while from < self.view.node_groups.len() {
@@ -171,6 +172,7 @@ impl PlanningPass<'_> {
     /// lend, if the pool can have enough once other tenants release the nodes that they have for requests. Within a nominal quota, borrowed
     /// nodes are reclaimed.
     pub fn wait_for_minimums(&mut self, groups: &Range<usize>, depth: Option<usize>) {
+        self.changes += 1;
         for group in groups.clone() {
             self.cancel_incomplete_reservations(group);
         }
@@ -211,6 +213,14 @@ impl PlanningPass<'_> {
             return false;
         }
         let tenant = self.view.node_groups[group].tenant;
+        // Nor if a limit forbids that many of the smallest ones. Nodes that others below the same limit lose count until they are gone: the next plan would
+        // not keep them for the minimum.
+        if self
+            .check_quota_limits(tenant, self.view.smallest_node_gpus() * u64::from(missing))
+            .is_err()
+        {
+            return false;
+        }
         let free = self.find_free_nodes(group, missing);
         let (mut left, mut gpus, mut assumed) = (missing as usize, 0_u64, Vec::new());
         for at in free.into_iter().chain(self.incoming.list_all()) {

@@ -7,6 +7,16 @@ use crate::Topology;
 use crate::pass::{PlanningPass, Victims};
 use std::collections::BTreeMap;
 
+/// A request that may reclaim as many nodes as the minimums before it lack, and those that it takes itself.
+#[derive(Clone, Copy)]
+pub(crate) struct EnoughNodes {
+    pub request: usize,
+    /// GPUs that it gets.
+    gpus: u64,
+    /// How many of them are not reclaimed yet.
+    left: usize,
+}
+
 /// A request that reclaims nodes which minimums would get.
 struct Claim {
     request: usize,
@@ -16,6 +26,14 @@ struct Claim {
     minimums: Vec<(usize, usize)>,
     /// How many nodes the minimum of the request's own group lacks, if its pods run there one by one: a gang needs all of its own besides.
     own: usize,
+}
+
+impl Claim {
+    /// How many nodes the minimums lack, with `besides` more, or more if the request's own minimum lacks more.
+    fn count_wanted(&self, besides: usize) -> usize {
+        let lacking: usize = self.minimums.iter().map(|(_, missing)| missing).sum();
+        lacking + besides.max(self.own)
+    }
 }
 
 impl PlanningPass<'_> {
@@ -29,6 +47,8 @@ impl PlanningPass<'_> {
         taken.retain(|at| self.is_taken_unowed(request, *at, gpus));
         let claim = self.list_minimums_for(request, &taken, gpus);
         if claim.minimums.is_empty() && claim.own == 0 {
+            // The node is for the request itself: there is one less for the minimums.
+            self.enough = None;
             return false;
         }
         let Some(victims) = self.victims.take() else {
@@ -75,8 +95,7 @@ impl PlanningPass<'_> {
     /// those of several domains may be too few in each of them once the minimums have some. It may be another domain, where all of the pods find room.
     fn leaves_enough(&mut self, claim: &Claim, taken: &[usize], victims: &Victims) -> bool {
         if self.view.requests[claim.request].demand.topology == Topology::Any {
-            let lists: Vec<&[usize]> = victims.of_group.iter().map(Vec::as_slice).collect();
-            return self.may_take(claim, &lists, taken.len());
+            return self.leaves_enough_anywhere(claim, taken.len(), victims);
         }
         let here = taken.first().map(|at| self.view.nodes[*at].domain);
         let of_all = self.count_nodes_for(claim.request, &self.progress[claim.request].unplaced) as usize;
@@ -95,11 +114,29 @@ impl PlanningPass<'_> {
         })
     }
 
+    /// The same for pods of any domains, of which each step takes one node. It is decided before the first one, as long as each of them goes to a minimum: to
+    /// look at all of them again in each step would take a time that grows with the square of what minimums lack.
+    fn leaves_enough_anywhere(&mut self, claim: &Claim, besides: usize, victims: &Victims) -> bool {
+        let wanted = claim.count_wanted(besides);
+        let known = self.enough.take();
+        let is_known = known
+            .is_some_and(|known| known.request == claim.request && claim.gpus <= known.gpus && wanted <= known.left);
+        let is_enough = is_known || {
+            let lists: Vec<&[usize]> = victims.of_group.iter().map(Vec::as_slice).collect();
+            self.may_take(claim, &lists, besides)
+        };
+        self.enough = is_enough.then_some(EnoughNodes {
+            request: claim.request,
+            gpus: claim.gpus,
+            left: wanted.saturating_sub(1),
+        });
+        is_enough
+    }
+
     /// Whether a request may reclaim what the minimums lack, and `besides` more nodes, or more if its own minimum lacks more. `lists`: the nodes of one
     /// group each, in the order in which they are taken.
     fn may_take(&mut self, claim: &Claim, lists: &[&[usize]], besides: usize) -> bool {
-        let lacking: usize = claim.minimums.iter().map(|(_, missing)| missing).sum();
-        let wanted = lacking + besides.max(claim.own);
+        let wanted = claim.count_wanted(besides);
         if lists.iter().copied().map(<[usize]>::len).sum::<usize>() < wanted {
             return false;
         }

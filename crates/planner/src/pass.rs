@@ -1,9 +1,11 @@
 //! The planning of one pool: the decisions so far, and the few operations that change them.
 
+use crate::alike::FailedRequests;
 use crate::available::AvailableNodes;
 use crate::first_gang::FirstGang;
 use crate::incoming::Incoming;
 use crate::load::Load;
+use crate::minimums_first::EnoughNodes;
 use crate::shared_pauses::SharedPauses;
 use crate::tree::{QuotaLimit, TenantSet, Tree};
 use crate::unused_nodes::LeftUnused;
@@ -61,6 +63,9 @@ pub(crate) struct RequestProgress<'a> {
     /// Nodes that are on their way to it.
     pub earmarked: Vec<usize>,
     pub blocked_by: Option<Blocked<'a>>,
+    /// On how many of the first nodes in its group's [`GroupState::free_capacity`] none of these pods fits, and the removals from that list at
+    /// that time.
+    pub looked_at: (usize, u32),
 }
 
 /// The nodes of a node group.
@@ -76,6 +81,8 @@ pub(crate) struct GroupState<'a> {
     pub minimum_gpus: u64,
     /// Free capacity of nodes that stay: (node, amounts), the fullest first.
     pub free_capacity: Vec<(usize, Vec<u64>)>,
+    /// How often a node was taken out of `free_capacity`.
+    pub removals: u32,
     pub cordoned: Vec<usize>,
     /// Topology domains in which it has nodes.
     pub domains: BTreeSet<usize>,
@@ -118,6 +125,12 @@ pub(crate) struct PlanningPass<'a> {
     pub incoming: Incoming,
     /// Node groups whose minimum lacks nodes that are not on their way either, with their number.
     pub unmet_minimums: Vec<(usize, usize)>,
+    /// A request that may reclaim all that minimums before it lack, as long as no other request is served.
+    pub enough: Option<EnoughNodes>,
+    /// How often what requests can count on has changed.
+    pub changes: u64,
+    /// Requests that got nothing.
+    pub failed: FailedRequests<'a>,
     /// The gang that waited too long and for which free nodes are kept.
     pub starved_gang: Option<usize>,
     pub replan_at: Option<Seconds>,
@@ -161,6 +174,7 @@ impl<'a> PlanningPass<'a> {
             unplaced: request.load.clone(),
             earmarked: Vec::new(),
             blocked_by: None,
+            looked_at: (0, 0),
         });
         let mut pass = Self {
             tree,
@@ -171,6 +185,9 @@ impl<'a> PlanningPass<'a> {
             progress: progress.collect(),
             incoming: Incoming::default(),
             unmet_minimums: Vec::new(),
+            enough: None,
+            changes: 0,
+            failed: FailedRequests::default(),
             starved_gang: None,
             replan_at: None,
             health: None,
@@ -217,10 +234,11 @@ impl<'a> PlanningPass<'a> {
 
     /// Takes a node from the group that it belongs to.
     pub fn release(&mut self, node: usize, drain_at: Seconds, reason: ActionReason) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
-            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.remove_free_capacity(group, node);
             self.tree.add_leaving(self.view.node_groups[group].tenant, gpus);
         }
         self.decisions[node] = Decision::Release { drain_at };
@@ -232,11 +250,12 @@ impl<'a> PlanningPass<'a> {
 
     /// Frees a reserved node that has not joined yet.
     pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if let Some(group) = self.view.nodes[node].group {
             self.remove_staying(group, gpus);
             self.groups[group].held -= 1;
-            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.remove_free_capacity(group, node);
         }
         self.decisions[node] = Decision::CancelReservation;
         self.reasons[node] = Some(reason);
@@ -248,6 +267,7 @@ impl<'a> PlanningPass<'a> {
             return;
         };
         let (gpus, tenant) = (self.view.gpus(node), self.view.node_groups[group].tenant);
+        self.changes += 1;
         self.tree.remove_leaving(tenant, gpus);
         self.add_staying(group, gpus);
         let state = &mut self.groups[group];
@@ -260,6 +280,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Reserves a free node for a group.
     pub fn reserve(&mut self, node: usize, group: usize, together: bool, reason: ActionReason) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.remove(node, kind, domain, gpus);
@@ -277,6 +298,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Undoes a reservation of this plan.
     pub fn undo_reserve(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.put_back(node, kind, domain, gpus);
@@ -290,6 +312,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Keeps a node that is free, or will be, for a request or the minimum of a group.
     pub fn earmark(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let gpus = self.view.gpus(node);
         if self.view.nodes[node].is_free() {
             let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
@@ -306,6 +329,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Undoes [`Self::earmark`] for a free node.
     pub fn undo_earmark(&mut self, node: usize, group: usize) {
+        self.changes += 1;
         let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
         let gpus = self.view.gpus(node);
         self.available.put_back(node, kind, domain, gpus);

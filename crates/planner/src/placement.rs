@@ -73,7 +73,17 @@ impl PlanningPass<'_> {
         let (group, demand) = (self.view.requests[request].group, self.view.requests[request].demand);
         let free = &self.groups[group].free_capacity;
         if demand.topology == Topology::Any {
-            return self.pack(request, free.iter());
+            // A group may have thousands of nodes, and each step adds one.
+            let (full, removals) = self.progress[request].looked_at;
+            let from = if removals == self.groups[group].removals {
+                full
+            } else {
+                0
+            };
+            let unplaced = &self.progress[request].unplaced;
+            let fits = |(at, free): &(usize, Vec<u64>)| self.matches(request, *at) && unplaced.any_fits(free);
+            debug_assert!(!free[..from].iter().any(fits), "a pod fits on a node that is left out");
+            return self.pack(request, free.iter().skip(from));
         }
         let domains = self.groups[group].domains.iter();
         let in_domain = |domain: usize| free.iter().filter(move |(at, _)| self.view.nodes[*at].domain == domain);
@@ -104,6 +114,9 @@ impl PlanningPass<'_> {
 
     /// Takes the capacity that was found for a request.
     pub fn apply_placement(&mut self, request: usize, placement: Placement) {
+        if !placement.on_held.is_empty() {
+            self.changes += 1;
+        }
         let state = &mut self.groups[self.view.requests[request].group];
         for (node, free) in placement.on_held {
             if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
@@ -119,8 +132,22 @@ impl PlanningPass<'_> {
         self.progress[request].unplaced = placement.unplaced;
     }
 
+    /// Notes that none of the pods of a request that have no node fits on a node of its group. Less may be free there later, and not more.
+    pub fn note_looked_at(&mut self, request: usize) {
+        let state = &self.groups[self.view.requests[request].group];
+        self.progress[request].looked_at = (state.free_capacity.len(), state.removals);
+    }
+
+    /// Lets requests of a group use nothing of a node any more.
+    pub fn remove_free_capacity(&mut self, group: usize, node: usize) {
+        let state = &mut self.groups[group];
+        state.free_capacity.retain(|(other, _)| *other != node);
+        state.removals += 1;
+    }
+
     /// Lets requests of a group use what is free of a node that stays with it.
     pub fn add_free_capacity(&mut self, group: usize, node: usize, free: Vec<u64>) {
+        self.changes += 1;
         self.groups[group].free_capacity.push((node, free));
     }
 
@@ -151,5 +178,83 @@ impl PlanningPass<'_> {
                 placement.cordoned.push(at);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Tree;
+    use crate::view::Catalog;
+    use crate::{Amounts, Demand, Fleet, Node, NodeGroup, PodSet, Pool, Tenant};
+
+    fn gpus(number: u64) -> Amounts {
+        [("gpu".to_owned(), number)].into()
+    }
+
+    /// A tenant with a request of two pods, and two nodes.
+    fn fleet() -> Fleet {
+        let pods = PodSet {
+            count: 2,
+            requests: gpus(8),
+        };
+        let group = NodeGroup {
+            name: "g".into(),
+            pool: "h100".into(),
+            max_nodes: 8,
+            demand: vec![Demand {
+                name: "job".into(),
+                pod_sets: vec![pods],
+                ..Demand::default()
+            }],
+            ..NodeGroup::default()
+        };
+        let node = |name: &str| Node {
+            name: name.into(),
+            pool: "h100".into(),
+            capacity: gpus(8),
+            ..Node::default()
+        };
+        Fleet {
+            pools: vec![Pool {
+                name: "h100".into(),
+                gpu_resource_name: Some("gpu".into()),
+                ..Pool::default()
+            }],
+            nodes: vec![node("n1"), node("n2")],
+            tenants: vec![Tenant {
+                uid: "a".into(),
+                name: "a".into(),
+                node_groups: vec![group],
+                ..Tenant::default()
+            }],
+            ..Fleet::default()
+        }
+    }
+
+    #[test]
+    fn a_node_that_comes_after_others_are_gone_is_looked_at() {
+        let fleet = fleet();
+        let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
+        let tree = Tree::new(&fleet.pools[0], &fleet.quotas, &catalog.tenants);
+        let mut pass = PlanningPass::new(catalog.view(fleet.now, &fleet.pools[0]), tree);
+        let found = |pass: &PlanningPass<'_>| pass.place_on_held(0).on_held.len();
+        pass.add_free_capacity(0, 0, vec![0, 1]);
+        assert_eq!(found(&pass), 0, "it is full");
+        pass.note_looked_at(0);
+        pass.remove_free_capacity(0, 0);
+        pass.add_free_capacity(0, 1, vec![8, 1]);
+        assert_eq!(found(&pass), 1);
+        let placement = pass.place_on_held(0);
+        pass.apply_placement(0, placement);
+        pass.note_looked_at(0);
+        assert_eq!(found(&pass), 0);
+        assert_eq!(
+            pass.progress[0].looked_at,
+            (1, 1),
+            "what is known to be full is not looked at again"
+        );
+        pass.add_free_capacity(0, 0, vec![8, 1]);
+        assert_eq!(found(&pass), 1, "one more");
     }
 }

@@ -59,6 +59,8 @@ impl PlanningPass<'_> {
     }
 
     fn serve_stage(&mut self, stage: Stage, open: &[usize]) {
+        // Others may have been served since.
+        self.enough = None;
         let mut requests: Vec<usize> = open.to_vec();
         requests.retain(|at| {
             let progress = &self.progress[*at];
@@ -105,6 +107,8 @@ impl PlanningPass<'_> {
     /// Serves again the requests of tenants that reclaimed no nodes because they were giving some up, and now keep them. One that counts on
     /// some nodes waits on.
     pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
+        // What no request needs has been cancelled, and what is left is decided.
+        self.changes += 1;
         for request in 0..self.view.requests.len() {
             let progress = &self.progress[request];
             let is_blocked = progress.blocked_by == Some(Blocked::NoFreeNodes) && progress.earmarked.is_empty();
@@ -119,11 +123,12 @@ impl PlanningPass<'_> {
 
     /// One step: a gang gets all of its nodes or none, another request one node.
     fn serve_request(&mut self, request: usize, stage: Stage) -> Outcome {
+        self.enough = self.enough.take().filter(|enough| enough.request == request);
         let demand = self.view.requests[request].demand;
         if demand.gang || demand.topology == Topology::SingleDomain {
             self.serve_gang(request, stage)
         } else {
-            self.serve_pods(request, stage)
+            self.serve_pods_unless_in_vain(request, stage)
         }
     }
 

@@ -12,6 +12,7 @@ impl<'a> PlanningPass<'a> {
     pub fn serve_pods(&mut self, request: usize, stage: Stage) -> Outcome {
         let placement = self.place_on_held(request);
         self.apply_placement(request, placement);
+        self.note_looked_at(request);
         if self.progress[request].unplaced.is_empty() {
             return Outcome::Finished;
         }

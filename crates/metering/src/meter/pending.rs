@@ -27,7 +27,11 @@ pub(super) struct Piece {
 impl Pending {
     /// Adds an amount for each second from `from` until before `to`.
     pub(super) fn add(&mut self, key: &LineKey, mut from: i64, to: i64, each_second: i64) {
-        let pieces = self.0.entry(key.clone()).or_default();
+        // A pass adds thousands of times, and a key has eight texts.
+        let pieces = match self.0.get_mut(key) {
+            Some(pieces) => pieces,
+            None => self.0.entry(key.clone()).or_default(),
+        };
         while from < to {
             let midnight = from.div_euclid(DAY).saturating_add(1).saturating_mul(DAY);
             let end = to.min(midnight);

@@ -52,6 +52,33 @@ proptest! {
         }
     }
 
+    /// Where nodes differ in size and many requests are alike, no search is left out that finds something: the planner searches all the same in builds
+    /// with debug assertions, and panics then.
+    #[test]
+    fn no_search_is_left_out_that_finds_something(
+        fleet in fleet(), small in prop::collection::vec(any::<bool>(), 11), arrivals in arrivals(), counts in prop::collection::vec(1..9_u32, 4),
+    ) {
+        let mut fleet = fleet;
+        for (node, is_small) in fleet.nodes.iter_mut().zip(small) {
+            if is_small {
+                node.capacity = gpus(GPUS / 2);
+            }
+        }
+        let mut world = World::new(fleet);
+        for step in 0..40 {
+            for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
+                for (copy, count) in counts.iter().enumerate() {
+                    let mut demand = arrival.demand.clone();
+                    demand.name = format!("{}-{copy}", demand.name);
+                    demand.gang &= copy == 0;
+                    demand.pod_sets[0].count = *count;
+                    world.add_demand(arrival.tenant, demand, arrival.runs);
+                }
+            }
+            world.advance(|_| false);
+        }
+    }
+
     /// Where there are no gangs, minimums and limits, no node is free while a request waits.
     #[test]
     fn work_is_conserved(fleet in fleet(), arrivals in arrivals()) {

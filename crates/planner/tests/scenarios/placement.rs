@@ -1,6 +1,26 @@
 //! Where pods are placed, and which tenants get free nodes.
 
 use super::plan_and_describe;
+use super::support::{describe, read_fleet};
+use super::unused::reserved;
+use berth_planner::plan;
+
+#[test]
+fn a_limit_that_forbids_the_node_of_many_pods_may_allow_a_smaller_one_for_few() {
+    let made = plan(&read_fleet(
+        "
+        pool h100 gpus=8 order=fifo
+        quota small limit=4
+        tenant a quota=small
+        group a/g h100 0..8
+        demand a/g many 8x1 since=120
+        demand a/g one 1x1 since=60
+        node n1 free
+        node n2 gpus=4 free
+    ",
+    ));
+    assert_eq!(reserved(&made, "a"), 1, "n2: {}", describe(&made));
+}
 
 scenario!(
     pods_are_placed_on_held_nodes_before_any_is_reserved,

@@ -233,3 +233,51 @@ fn pods_reclaim_nodes_by_priority_for_the_minimum_of_their_own_group() {
     let four = text.replace("3..8", "4..8");
     assert_eq!(reclaimed_in(&four), [""; 0], "it would still lack one");
 }
+
+#[test]
+fn nodes_that_pods_reclaim_for_themselves_are_not_there_for_a_minimum() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota small limit=8
+        tenant a quota=small
+        group a/private h100 2..2
+        tenant b
+        group b/g h100 0..8
+        demand b/g urgent 5x4 prio=5 since=60
+        tenant c
+        group c/g h100 0..8
+        node n1 c/g gpus=4 used=4 age=7200
+        node n2 c/g gpus=4 used=4 age=7200 prio=2
+        node o1 c/g used=8 age=7200 prio=1
+    ";
+    assert_eq!(
+        reclaimed_in(text),
+        ["n1", "o1"],
+        "o1 is too large for a, and b would get nothing of n2"
+    );
+    let two = text.replace("5x4", "2x4");
+    assert_eq!(reclaimed_in(&two), ["n1", "o1"], "o1 holds both pods");
+}
+
+#[test]
+fn a_minimum_reclaims_nothing_that_its_limit_forbids_once_others_have_theirs() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        quota org limit=32
+        quota a nominal=16 parent=org
+        quota b nominal=8 parent=org
+        quota r nominal=8 parent=org
+        tenant a quota=a
+        group a/private h100 2..2
+        tenant b quota=b
+        group b/private h100 1..1
+        tenant r quota=r
+        group r/g h100 0..8
+        demand r/g job 1x8 since=60
+        tenant h quota=org
+        group h/g h100 0..8
+        node n1..n2 h/g used=8 age=7200
+        node n3 free
+    ";
+    assert_eq!(reclaimed_in(text), ["n2"], "one for r: there is room for one after b");
+}

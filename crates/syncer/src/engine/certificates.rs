@@ -84,14 +84,14 @@ impl Certificates {
     }
 }
 
-/// Requests certificates of a pod and collects what was issued. `secret` has the pod's tokens.
+/// Requests certificates of a pod, whose tree is `object`, and collects what was issued. `secret` has the pod's tokens.
 pub(super) async fn collect(
     engine: &Engine,
     name: &Name,
     pod: &Stored,
+    object: &Value,
     secret: &Value,
 ) -> Result<Certificates, CallError> {
-    let object = pod.object();
     let now = Timestamp::now();
     let mut refresh_times = certificate::refresh_times(secret);
     let before = certificate::sizes(secret);
@@ -102,7 +102,7 @@ pub(super) async fn collect(
         stored: Vec::new(),
     };
     let mut files = Map::new();
-    for asked in certificate::asked(&object) {
+    for asked in certificate::asked(object) {
         let source = &asked.source;
         let requested = lock(&engine.certificates).get(name, &pod.uid, source);
         let answer = requested
@@ -111,7 +111,7 @@ pub(super) async fn collect(
         match certificate::decide(now, refresh_times.get(source).copied(), requested.as_ref(), answer) {
             Step::Wait(until) => found.look_again = found.look_again.into_iter().chain(until).min(),
             Step::Request => {
-                let Some(node_name) = json::text(&object, &["spec", "nodeName"]) else {
+                let Some(node_name) = json::text(object, &["spec", "nodeName"]) else {
                     continue;
                 };
                 let nodes = engine.cache.stores.tenant(KindId::Node);
@@ -125,7 +125,7 @@ pub(super) async fn collect(
                     name: node_name,
                     uid: &node.uid,
                 };
-                let requested = request(engine, name, pod, node, &object, &asked).await?;
+                let requested = request(engine, name, pod, node, object, &asked).await?;
                 lock(&engine.certificates).set(name, &pod.uid, source, Some(requested));
             }
             Step::Store {
@@ -163,7 +163,7 @@ pub(super) async fn collect(
         let bytes = json::text(secret, &["metadata", "annotations", labels::BYTES]);
         let bytes = bytes.and_then(|bytes| bytes.parse().ok());
         let bytes =
-            bytes.unwrap_or_else(|| trust::secret_bytes(&object, &trust::bundles(&engine.cache, &object), &before));
+            bytes.unwrap_or_else(|| trust::secret_bytes(object, &trust::bundles(&engine.cache, object), &before));
         let annotations = json!({
             labels::CERTIFICATES: json!(refresh_times).to_string(),
             labels::CERTIFICATE_BYTES: json!(sizes).to_string(),

@@ -48,22 +48,23 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
     }
     let secret = own_secret(engine, name, pod);
     let Some(secret) = secret else {
-        create(engine, name, pod, None).await?;
+        create(engine, name, pod, &object, None).await?;
         return Ok(missing);
     };
+    let secret_object = secret.object();
     let mut changes = Changes::default();
-    if !are_current(&secret, &object) {
-        changes = mint(engine, name, pod).await?;
+    if !are_current(&secret_object, &object) {
+        changes = mint(engine, name, pod, &object).await?;
     }
     // Its owner is an earlier host pod of the same pod: it would be deleted with that one.
-    if token::is_owned(&secret.object()) {
+    if token::is_owned(&secret_object) {
         changes.owners = Some(Value::Null);
     }
-    if !has_bundles(&secret, &bundles) {
-        changes.add_bundles(&object, bundles, &certificate::sizes(&secret.object()));
+    if !has_bundles(&secret_object, &bundles) {
+        changes.add_bundles(&object, bundles, &certificate::sizes(&secret_object));
     }
     if !changes.is_empty() {
-        patch(engine, name, &secret, changes.into_patch()).await?;
+        patch(engine, name, (&secret, &secret_object), changes.into_patch()).await?;
     }
     Ok(missing)
 }
@@ -84,14 +85,16 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         return Ok(Outcome::new("nothing"));
     }
     let Some(secret) = own_secret(engine, name, &pod) else {
-        create(engine, name, &pod, Some(&host_pod)).await?;
+        create(engine, name, &pod, &object, Some(&host_pod)).await?;
         return Ok(Outcome::requeue("minted", Duration::ZERO));
     };
-    let expected = trust::secret_bytes(&object, &bundles, &certificate::sizes(&secret.object()));
+    // Once: where many pods are created, it has been packed by now, and is unpacked each time.
+    let secret_object = secret.object();
+    let expected = trust::secret_bytes(&object, &bundles, &certificate::sizes(&secret_object));
     let bytes = u64::from(secret.bytes).max(expected as u64);
-    let renews = !are_current(&secret, &object);
+    let renews = !are_current(&secret_object, &object);
     // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet, or too many.
-    let differs = bundles.are_too_large || !has_bundles(&secret, &bundles);
+    let differs = bundles.are_too_large || !has_bundles(&secret_object, &bundles);
     let in_flight = if differs {
         reserve_bundles(engine, name, (&secret, bytes), &bundles).await
     } else {
@@ -110,12 +113,11 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     } else if renews {
         engine.turns.take(bytes);
     }
-    let secret_object = secret.object();
     let (now, mut result) = (Timestamp::now(), "nothing");
     let mut changes = Changes::default();
     let mut own_at = None;
     if renews {
-        changes = mint(engine, name, &pod).await?;
+        changes = mint(engine, name, &pod, &object).await?;
         result = "minted";
     }
     if !token::is_owned_by(&secret_object, &host_pod.uid) {
@@ -134,26 +136,31 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         result = "trust updated";
     }
     if !changes.is_empty() {
-        patch(engine, name, &secret, changes.into_patch()).await?;
+        patch(engine, name, (&secret, &secret_object), changes.into_patch()).await?;
     }
     drop(in_flight);
-    let Some(secret) = own_secret(engine, name, &pod) else {
+    let Some(current) = own_secret(engine, name, &pod) else {
         return Ok(Outcome::requeue("vanished", Duration::ZERO));
     };
-    let certificates = certificates::collect(engine, name, &pod, &secret.object()).await?;
+    let current_object = if Arc::ptr_eq(&current, &secret) {
+        secret_object
+    } else {
+        current.object()
+    };
+    let certificates = certificates::collect(engine, name, &pod, &object, &current_object).await?;
     if let Some(body) = &certificates.patch {
-        let bytes = u64::from(secret.bytes) + count_bytes(body) as u64;
+        let bytes = u64::from(current.bytes) + count_bytes(body) as u64;
         let _in_flight = engine
-            .reserve_host_bytes(secret.bytes.into(), bytes)
+            .reserve_host_bytes(current.bytes.into(), bytes)
             .map_err(CallError::QuotaExceeded)?;
         if !may_write(engine, name, bytes).await {
             return Ok(Outcome::new(turns::WAITS));
         }
-        patch(engine, name, &secret, body.clone()).await?;
+        patch(engine, name, (&current, &current_object), body.clone()).await?;
         certificates.written(engine, name, &pod);
         result = "certified";
     }
-    let next = renew_at(&secret)
+    let next = renew_at(&current_object)
         .into_iter()
         .chain(certificates.look_again)
         .chain(own_at);
@@ -247,9 +254,8 @@ fn needs_secret(pod: &Value, bundles: &Bundles) -> bool {
 }
 
 /// Whether a Secret has these certificates.
-fn has_bundles(secret: &Stored, bundles: &Bundles) -> bool {
-    let object = secret.object();
-    let known = json::text(&object, &["metadata", "annotations", labels::TRUST_HASH]);
+fn has_bundles(secret: &Value, bundles: &Bundles) -> bool {
+    let known = json::text(secret, &["metadata", "annotations", labels::TRUST_HASH]);
     bundles.found.is_empty() || known == Some(&json::hash(&json!(bundles.found)))
 }
 
@@ -260,19 +266,18 @@ fn own_secret(engine: &Engine, name: &Name, pod: &Stored) -> Option<Arc<Stored>>
 }
 
 /// Whether the tokens in a Secret need not be minted again now: they live long enough, and name the pod's node if it has one.
-fn are_current(secret: &Stored, pod: &Value) -> bool {
-    let names_node = token::node_of(pod).is_none() || token::names_node(&secret.object());
+fn are_current(secret: &Value, pod: &Value) -> bool {
+    let names_node = token::node_of(pod).is_none() || token::names_node(secret);
     names_node && renew_at(secret).is_some_and(|renew_at| renew_at > Timestamp::now())
 }
 
-/// Mints the tokens of a pod.
-async fn mint(engine: &Engine, name: &Name, pod: &Stored) -> Result<Changes, CallError> {
+/// Mints the tokens of a pod, whose tree is `object`.
+async fn mint(engine: &Engine, name: &Name, pod: &Stored, object: &Value) -> Result<Changes, CallError> {
     let now = Timestamp::now();
-    let object = pod.object();
-    let account = json::text(&object, &["spec", "serviceAccountName"]).unwrap_or("default");
+    let account = json::text(object, &["spec", "serviceAccountName"]).unwrap_or("default");
     let mut changes = Changes::default();
     let mut expiries = Vec::new();
-    for asked in token::asked(&object) {
+    for asked in token::asked(object) {
         let request = token::request(&asked, &name.name, &pod.uid);
         let minted = engine
             .tenant
@@ -287,21 +292,26 @@ async fn mint(engine: &Engine, name: &Name, pod: &Stored) -> Result<Changes, Cal
     let renew_at = token::renew_at(now, &expiries).unwrap_or(Timestamp::MAX);
     let renew_at = renew_at.to_string().into();
     changes.annotations.insert(labels::TOKEN_RENEW_AT.into(), renew_at);
-    if let Some(node) = token::node_of(&object) {
+    if let Some(node) = token::node_of(object) {
         changes.annotations.insert(labels::TOKEN_NODE.into(), node.into());
     }
     Ok(changes)
 }
 
-/// Creates the Secret of a pod. `host_pod` is none if it does not exist yet.
-async fn create(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<(), CallError> {
-    let mut content = mint(engine, name, pod).await?;
-    let object = pod.object();
-    let bundles = trust::bundles(&engine.cache, &object);
+/// Creates the Secret of a pod, whose tree is `object`. `host_pod` is none if it does not exist yet.
+async fn create(
+    engine: &Engine,
+    name: &Name,
+    pod: &Stored,
+    object: &Value,
+    host_pod: Option<&Stored>,
+) -> Result<(), CallError> {
+    let mut content = mint(engine, name, pod, object).await?;
+    let bundles = trust::bundles(&engine.cache, object);
     if bundles.found.is_empty() {
-        content.set_bytes(&object, &bundles, &Sizes::new());
+        content.set_bytes(object, &bundles, &Sizes::new());
     } else {
-        content.add_bundles(&object, bundles, &Sizes::new());
+        content.add_bundles(object, bundles, &Sizes::new());
     }
     let secret = secret_object(engine, name, pod, host_pod, content);
     engine.start_host_watch(KindId::PodToken);
@@ -336,7 +346,13 @@ async fn write(engine: &Engine, name: &Name, pod_uid: &str, secret: &Value) -> R
     host.create(resource::SECRET, namespace, secret).await
 }
 
-async fn patch(engine: &Engine, name: &Name, secret: &Stored, mut body: Value) -> Result<(), CallError> {
+/// Patches a Secret, with its tree as it was before.
+async fn patch(
+    engine: &Engine,
+    name: &Name,
+    (secret, before): (&Stored, &Value),
+    mut body: Value,
+) -> Result<(), CallError> {
     body["metadata"]["uid"] = (*secret.uid).into();
     let namespace = &engine.cache.tenant.workload_namespace;
     let written = engine
@@ -345,8 +361,7 @@ async fn patch(engine: &Engine, name: &Name, secret: &Stored, mut body: Value) -
         .await?;
     // The store has no content. What follows from the metadata is decided after this.
     let metadata = json::object([("metadata", body["metadata"].take())]);
-    let before = secret.object();
-    engine.store_patched(Side::Host, KindId::PodToken, name, (&before, metadata), written);
+    engine.store_patched(Side::Host, KindId::PodToken, name, (before, metadata), written);
     Ok(())
 }
 
@@ -357,8 +372,8 @@ fn until(now: Timestamp, then: Timestamp) -> Duration {
     time.min(LONGEST)
 }
 
-fn renew_at(secret: &Stored) -> Option<Timestamp> {
-    json::text(&secret.object(), &["metadata", "annotations", labels::TOKEN_RENEW_AT])?
+fn renew_at(secret: &Value) -> Option<Timestamp> {
+    json::text(secret, &["metadata", "annotations", labels::TOKEN_RENEW_AT])?
         .parse()
         .ok()
 }

@@ -10,7 +10,7 @@ mod report;
 use crate::{
     cores::Cores,
     load::{Place, Running},
-    processor::{Seconds, Snapshot},
+    processor::{Seconds, Snapshot, until_idle},
 };
 use berth_tests::{
     scrape::{Metrics, scrape},
@@ -51,7 +51,7 @@ struct Burst {
 /// Creates `PODS` pods, evenly spread over `places`, and waits until they run.
 async fn burst(host: &TestCluster, places: &[Place], prefix: &str) -> Burst {
     let running: Vec<Running> = places.iter().map(Running::follow).collect();
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    until_idle(host).await;
     let before = Snapshot::take(host);
     let begun = Instant::now();
     let names: Vec<String> = (0..PODS).map(|index| format!("{prefix}{index:04}")).collect();
@@ -184,6 +184,8 @@ pub(crate) async fn run() {
             for place in &through {
                 place.clear(&prefix).await;
             }
+            // The Secrets of the last pods are deleted after them.
+            until_idle(&host).await;
             let after = Counted::scrape(&host, &tenants).await;
             figures.writes.push(after.writes_since(&before));
         }

@@ -4,6 +4,7 @@
 use crate::{
     load::{Place, Running},
     moments::{Moments, delays, origin},
+    processor::until_idle,
     report::{Report, percentile},
     shares::Shares,
 };
@@ -94,16 +95,22 @@ struct Compared {
     ratios: Vec<f64>,
     /// Beside the others, by [`STEPS`].
     steps: [Vec<f64>; STEPS.len()],
+    /// Rounds in which the others were done before the last pod of the regular place was made.
+    short_floods: u32,
 }
 
 impl Compared {
     /// Measures one place in turn alone and beside the others.
-    async fn measure(one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> Self {
+    async fn measure(host: &TestCluster, one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> Self {
         let mut compared = Self::default();
         for round in 1..=ROUNDS {
-            let alone = regular(one, None, "alone-").await.all;
+            until_idle(host).await;
+            // With the same watches as beside the others: they are work of the host's API server.
+            let alone = regular(one, host_pods, "alone-").await.all;
             one.clear("alone-").await;
-            let beside = beside(one, host_pods, others).await;
+            until_idle(host).await;
+            let (beside, is_short) = beside(one, host_pods, others).await;
+            compared.short_floods += u32::from(is_short);
             let (alone, all) = (percentile(&alone, 99.0), percentile(&beside.all, 99.0));
             eprintln!("round {round}: p99 {alone:.0} ms alone, {all:.0} ms beside the greedy ones");
             compared.alone.push(alone);
@@ -117,8 +124,8 @@ impl Compared {
     }
 }
 
-/// The delays of one place while the others create pods as fast as they can.
-async fn beside(one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> Delays {
+/// The delays of one place while the others create pods as fast as they can; and whether the others were done before that.
+async fn beside(one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> (Delays, bool) {
     let flood = tokio::spawn({
         let others = others.to_vec();
         async move {
@@ -131,16 +138,16 @@ async fn beside(one: &Place, host_pods: Option<&Api<Pod>>, others: &[Place]) -> 
         }
     });
     let delays = regular(one, host_pods, "beside-").await;
-    let still_flooding = !flood.is_finished();
+    let is_short = flood.is_finished();
     flood.await.unwrap();
-    if !still_flooding {
+    if is_short {
         eprintln!("the flood was over before the last regular pod: raise BENCH_PODS");
     }
     one.clear("beside-").await;
     for other in others {
         other.clear("greedy-").await;
     }
-    delays
+    (delays, is_short)
 }
 
 pub(crate) async fn run() {
@@ -155,7 +162,7 @@ pub(crate) async fn run() {
     eprintln!("{}", shares.describe());
     let places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
     let host_pods = Api::namespaced(host.client.clone(), &tenants[0].id.workload_namespace());
-    let tenant = Compared::measure(&places[0], Some(&host_pods), &places[1..]).await;
+    let tenant = Compared::measure(&host, &places[0], Some(&host_pods), &places[1..]).await;
 
     let mut direct = Vec::new();
     for index in 0..=greedy {
@@ -165,7 +172,7 @@ pub(crate) async fn run() {
         place.pods = Api::namespaced(host.client.clone(), &namespace);
         direct.push(place);
     }
-    let direct = Compared::measure(&direct[0], None, &direct[1..]).await;
+    let direct = Compared::measure(&host, &direct[0], None, &direct[1..]).await;
 
     let mut report = Report::new("fairness");
     report.add("greedy tenants", f64::from(u32::try_from(greedy).unwrap()), "");
@@ -180,6 +187,13 @@ pub(crate) async fn run() {
         f64::from(u32::try_from(ROUNDS).unwrap()),
         "",
     );
+    for (what, compared) in [("tenants", &tenant), ("on the host directly", &direct)] {
+        report.add(
+            format!("rounds in which the greedy ones were done early, {what}"),
+            f64::from(compared.short_floods),
+            "",
+        );
+    }
     let mut add = |what: String, values: &[f64], unit| report.add(what, percentile(values, 50.0), unit);
     add("regular tenant's p99 alone".into(), &tenant.alone, "ms");
     add("regular tenant's p99 beside greedy ones".into(), &tenant.beside, "ms");

@@ -25,6 +25,7 @@ mod shares;
 mod sync;
 mod tenant_admission;
 mod tenant_ready;
+mod usage_pass;
 mod wake;
 
 use berth_runtime::shutdown;
@@ -71,6 +72,8 @@ enum Which {
     Schedules(schedules::Options),
     /// One pass over the metrics of 10,000 GPUs of a real Prometheus server: time and memory.
     IdlePass(idle_pass::Options),
+    /// Passes over what 200 tenants with 10,000 nodes use: time, and requests to the host's API server.
+    UsagePass(usage_pass::Options),
     /// What the gateway adds to a request, bytes against a direct connection, memory of idle watches, TLS connections in a second; the same
     /// of HAProxy, if that is installed.
     Gateway,
@@ -133,6 +136,7 @@ async fn run(which: Which) {
         Which::QuotaChange(options) => quota_change::run(options).await,
         Which::Schedules(options) => schedules::run(options),
         Which::IdlePass(options) => idle_pass::run(options).await,
+        Which::UsagePass(options) => usage_pass::run(options).await,
         Which::Gateway => gateway::run().await,
         Which::Wake => wake::run().await,
         Which::Real => real::run().await,
@@ -153,6 +157,7 @@ async fn run_all() {
     quota_change::run(quota_change::Options::default()).await;
     schedules::run(schedules::Options::default());
     idle_pass::run(idle_pass::Options::default()).await;
+    usage_pass::run(usage_pass::Options::default()).await;
     gateway::run().await;
     wake::run().await;
     real::run().await;

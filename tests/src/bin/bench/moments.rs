@@ -2,7 +2,7 @@
 
 use crate::report::milliseconds;
 use berth_api::labels;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
@@ -37,7 +37,9 @@ impl Moments {
                 .default_backoff()
                 .applied_objects()
                 .boxed();
-            while let Ok(Some(pod)) = stream.try_next().await {
+            while let Some(event) = stream.next().await {
+                // An API server that is busy interrupts a watch, which begins again.
+                let Ok(pod) = event else { continue };
                 if let Some(name) = name(&pod) {
                     moments.lock().unwrap().entry(name).or_insert_with(Instant::now);
                 }

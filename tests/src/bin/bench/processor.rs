@@ -3,10 +3,22 @@
 use berth_local::process;
 use berth_process::statuses;
 use berth_tests::test_cluster::TestCluster;
-use std::{collections::BTreeMap, fmt, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Ticks in a second, as the kernel shows times to programs (`USER_HZ`): the same on all machines that Kubernetes runs on.
 const TICKS: f64 = 100.0;
+
+/// For how long processes are looked at to know whether they have something to do.
+const LOOK: Duration = Duration::from_secs(1);
+/// Processors that a cluster uses which has nothing to do, at most.
+const IDLE: f64 = 0.4;
+/// How long to wait for that at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Whose processes they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,6 +157,26 @@ impl Snapshot {
             *used.entry(group.clone()).or_default() += now - earlier;
         }
         used
+    }
+}
+
+/// Waits until a cluster has little to do, so that what one measurement leaves behind, such as objects that are deleted, is no work of the next one.
+pub(crate) async fn until_idle(host: &TestCluster) {
+    let begun = Instant::now();
+    loop {
+        let before = Snapshot::take(host);
+        tokio::time::sleep(LOOK).await;
+        let used = Snapshot::take(host).since(&before).values().sum::<f64>() / LOOK.as_secs_f64();
+        if used <= IDLE {
+            return;
+        }
+        if begun.elapsed() + LOOK > LONGEST_WAIT {
+            eprintln!(
+                "the cluster still uses {used:.2} processors after {} s, although nothing is measured: the next figure has that as well",
+                begun.elapsed().as_secs()
+            );
+            return;
+        }
     }
 }
 

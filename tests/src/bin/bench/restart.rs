@@ -76,9 +76,11 @@ pub(crate) async fn run() {
     tenant.delete(&host).await;
 }
 
-/// Whether every pod was reconciled once and the queue is empty.
+/// Whether every pod was reconciled once, everything else that the host had was compared, and the queue is empty.
 fn is_quiet(metrics: &Metrics) -> bool {
     #[allow(clippy::cast_precision_loss)]
     let all = metrics.sum(&["berth_syncer_reconciles_total{", "kind=\"Pod\""]) >= PODS as f64;
-    all && metrics.sum(&["berth_syncer_queue_depth"]) < 1.0
+    // It is negative until both sides are listed.
+    let is_compared = metrics.sum(&["berth_syncer_uncompared_objects"]).abs() < 0.5;
+    all && is_compared && metrics.sum(&["berth_syncer_queue_depth"]) < 1.0
 }

@@ -17,11 +17,11 @@ async fn no_more_than_two_keys_are_made_at_a_time_and_others_are_made_later() {
     let requests = || scripted.calls("tenant POST", "/podcertificaterequests").len();
 
     let turns = engine.key_turns.try_acquire_many(2).unwrap();
-    let found = collect(engine, &name, &pod, &json!({})).await.unwrap();
+    let found = collect(engine, &name, &pod, &pod.object(), &json!({})).await.unwrap();
     assert!(found.look_again.is_some());
     assert_eq!(requests(), 0);
     drop(turns);
-    collect(engine, &name, &pod, &json!({})).await.unwrap();
+    collect(engine, &name, &pod, &pod.object(), &json!({})).await.unwrap();
     assert_eq!(requests(), 1);
     assert_eq!(engine.key_turns.available_permits(), KEYS_AT_A_TIME);
 }
@@ -54,7 +54,7 @@ async fn the_secret_says_how_large_the_certificates_of_a_signer_are() {
         at: Timestamp::now(),
     };
     lock(&engine.certificates).set(&name, &pod.uid, "0-0", Some(waiting));
-    let found = collect(engine, &name, &pod, &json!({})).await.unwrap();
+    let found = collect(engine, &name, &pod, &pod.object(), &json!({})).await.unwrap();
     let patch = found.patch.unwrap();
     let annotations = &patch["metadata"]["annotations"];
     let bytes: usize = json::text(annotations, &[labels::BYTES]).unwrap().parse().unwrap();

@@ -67,18 +67,20 @@ pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
     let bytes = BYTES.to_string();
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
-            let (work, before) = (busy(), Snapshot::take_with_pods(host));
+            // To read the times of all processes is work as well.
+            let before = Snapshot::take_with_pods(host);
+            let work = busy();
             let took = way.exec(&["head", "-c", &bytes, "/dev/zero"]).await;
             figures.transfer.push(rate(took));
             figures.exec_work.push((busy() - work) / mebibytes());
             add(&mut figures.exec_by, Snapshot::take_with_pods(host).since(&before));
         }
     }
-    for (way, figures) in ways.iter().zip(&mut figures) {
-        let (_forward, port) = way.forward(8080).await;
-        for _ in 0..REQUESTS {
+    let forwards = [ways[0].forward(8080).await, ways[1].forward(8080).await];
+    for _ in 0..REQUESTS {
+        for ((_forward, port), figures) in forwards.iter().zip(&mut figures) {
             let begun = Instant::now();
-            let answer = ask(port).await;
+            let answer = ask(*port).await;
             figures.request.push(milliseconds(begun.elapsed()));
             assert!(
                 answer.starts_with(b"HTTP/1.1 200"),
@@ -87,6 +89,7 @@ pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
             );
         }
     }
+    drop(forwards);
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
             let (_forward, port) = way.forward(BULK).await;
