@@ -13,8 +13,9 @@
 //! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status reports that, as the Gateway API requires |
 //! | a Service for an external name | leads nowhere, with an Event |
 //! | a backend that a change takes away, or to which a route may not lead any more | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
+//! | lists that are longer than the Gateway API allows | denied before anything else: see `checks` |
 //! | anything else | denied by name |
-//! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
+//! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays. It has no more entries than the Gateway API allows |
 
 use super::{
     checks, filters,
@@ -222,8 +223,9 @@ impl ToHost for Route {
     }
 
     fn translate(&self, cache: &Cache, name: &Name, route: &Value) -> Result<Translated, Vec<DeniedField>> {
-        let mut issues = FieldIssues::default();
         let source = &route["spec"];
+        checks::check_lists(source)?;
+        let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         let mut attached = Vec::new();
         for (index, reference) in json::items(source, &["parentRefs"]).iter().enumerate() {

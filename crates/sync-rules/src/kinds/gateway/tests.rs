@@ -1,3 +1,5 @@
+mod too_many;
+
 use super::*;
 use crate::{
     model::{
