@@ -19,7 +19,7 @@
 
 use super::{
     checks, filters,
-    grants::{Grants, concerned},
+    grants::{self, Grants, concerned},
     parents::{self, Parent},
     resource, status,
 };
@@ -212,9 +212,19 @@ impl ToHost for Route {
     }
 
     fn references(&self, _cache: &Cache, name: &Name, route: &Value) -> BTreeSet<Target> {
+        // It is denied, wherever it leads.
+        if checks::check_lists(&route["spec"]).is_err() {
+            return BTreeSet::new();
+        }
+        let mut targets = BTreeSet::new();
         let kind = KindId::Service;
-        let services = Self::services(&name.namespace, route).into_iter();
-        services.map(|name| Target { kind, name }).collect()
+        for service in Self::services(&name.namespace, route) {
+            if service.namespace != name.namespace {
+                targets.insert(grants::all_of(&service.namespace));
+            }
+            targets.insert(Target { kind, name: service });
+        }
+        targets
     }
 
     fn prerequisites(&self, _cache: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {

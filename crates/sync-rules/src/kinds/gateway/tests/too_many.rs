@@ -60,6 +60,7 @@ fn of_other_lists_that_are_too_long_no_entry_is_read() {
         for id in KINDS {
             let (denied, _) = deny(id, &route);
             assert_eq!(denied.len(), 1, "{list}");
+            assert!(rules(id).references(&cache(), &name(), &route).is_empty(), "{list}");
             assert!(denied[0].why.starts_with("100000 entries"), "{}", denied[0]);
         }
     }
