@@ -20,7 +20,7 @@
 use super::{
     checks, filters,
     grants::{self, Grants, concerned},
-    parents::{self, Parent},
+    parents::{self, Parent, routes_to},
     resource, status,
 };
 use crate::{
@@ -61,7 +61,9 @@ pub const HTTP: Kind = route(
     },
     &[("httproutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::HttpRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            routes_to(cache, KindId::HttpRoute, gateway)
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::HttpRoute, grant)
         }),
@@ -77,7 +79,9 @@ pub const GRPC: Kind = route(
     },
     &[("grpcroutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::GrpcRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            routes_to(cache, KindId::GrpcRoute, gateway)
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::GrpcRoute, grant)
         }),
@@ -93,7 +97,9 @@ pub const TLS: Kind = route(
     },
     &[("tlsroutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::TlsRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            routes_to(cache, KindId::TlsRoute, gateway)
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::TlsRoute, grant)
         }),
@@ -216,7 +222,10 @@ impl ToHost for Route {
         if checks::check_lists(&route["spec"]).is_err() {
             return BTreeSet::new();
         }
-        let mut targets = BTreeSet::new();
+        let parents = json::items(route, &["spec", "parentRefs"]).iter();
+        let gateways = parents.filter_map(|reference| parents::own_gateway(&name.namespace, reference));
+        let kind = KindId::Gateway;
+        let mut targets: BTreeSet<Target> = gateways.map(|name| Target { kind, name }).collect();
         let kind = KindId::Service;
         for service in Self::services(&name.namespace, route) {
             if service.namespace != name.namespace {
