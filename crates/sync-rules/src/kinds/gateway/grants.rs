@@ -114,14 +114,9 @@ pub(super) fn all_of(namespace: &str) -> Target {
 /// The routes of a kind for which a grant matters: those that lead to its namespace from another one.
 pub(super) fn concerned(cache: &Cache, routes: KindId, grant: &Name) -> Vec<Key> {
     let Target { kind, name } = all_of(&grant.namespace);
-    let references = cache.references();
-    let grants = kind.key(name);
-    let lead_there = references.users_besides_pods(&grants);
-    // It is not known where these lead. Others without room are not on the host, and follow no grant.
-    let unknown = references.left_out_on_host();
-    let unknown = unknown.filter(|route| route.name.namespace != grant.namespace);
-    let all = lead_there.chain(unknown).filter(|route| route.kind == routes);
-    all.cloned().collect()
+    let mut keys = cache.keys_that_may_reference(routes, &kind.key(name));
+    keys.retain(|route| route.name.namespace != grant.namespace);
+    keys
 }
 
 /// Keeps what a grant permits.

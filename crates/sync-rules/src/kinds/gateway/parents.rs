@@ -9,10 +9,7 @@
 //! | `sectionName`, `port` | copied |
 
 use super::GROUP;
-use crate::model::{
-    Cache, KindId, json,
-    resource::{Key, Name},
-};
+use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::sync_policy::GatewayReference;
 use serde_json::{Value, json};
 
@@ -34,16 +31,6 @@ pub fn own_gateway(namespace: &str, reference: &Value) -> Option<Name> {
     }
     let (namespace, name) = (text("namespace").unwrap_or(namespace), text("name").unwrap_or_default());
     Some(Name::new(namespace, name))
-}
-
-/// The routes of a kind that name a Gateway of the tenant. Others are not looked at: a team may change one Gateway all the time.
-pub(super) fn routes_to(cache: &Cache, routes: KindId, gateway: &Name) -> Vec<Key> {
-    let gateway = KindId::Gateway.key(gateway.clone());
-    let references = cache.references();
-    let named = references.users_besides_pods(&gateway);
-    // It is not known what these name. Others without room are not on the host, and do not come there.
-    let all = named.chain(references.left_out_on_host());
-    all.filter(|route| route.kind == routes).cloned().collect()
 }
 
 /// What a reference in a route of `namespace` means.

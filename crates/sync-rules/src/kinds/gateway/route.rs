@@ -20,7 +20,7 @@
 use super::{
     checks, filters,
     grants::{self, Grants, concerned},
-    parents::{self, Parent, routes_to},
+    parents::{self, Parent},
     resource, status,
 };
 use crate::{
@@ -62,13 +62,13 @@ pub const HTTP: Kind = route(
     &[("httproutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
-            routes_to(cache, KindId::HttpRoute, gateway)
+            cache.keys_that_may_reference(KindId::HttpRoute, &KindId::Gateway.key(gateway.clone()))
         }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::HttpRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -80,13 +80,13 @@ pub const GRPC: Kind = route(
     &[("grpcroutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
-            routes_to(cache, KindId::GrpcRoute, gateway)
+            cache.keys_that_may_reference(KindId::GrpcRoute, &KindId::Gateway.key(gateway.clone()))
         }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::GrpcRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -98,13 +98,13 @@ pub const TLS: Kind = route(
     &[("tlsroutes/status", &["patch"])],
     &[
         Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
-            routes_to(cache, KindId::TlsRoute, gateway)
+            cache.keys_that_may_reference(KindId::TlsRoute, &KindId::Gateway.key(gateway.clone()))
         }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::TlsRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -175,7 +175,7 @@ impl Backends<'_> {
             Err(status::not_permitted(&service))
         };
         let host = host.unwrap_or_else(|why| {
-            issues.ignored.push(DeniedField::new(path, why));
+            issues.ignore(path, why);
             backend::nowhere(&service)
         });
         backend.insert("name".into(), host.into());
@@ -330,7 +330,11 @@ impl ToHost for Route {
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
-        let services = Self::services(&name.namespace, observation.tenant);
+        // One whose lists are too long is about to leave the host, wherever it leads.
+        let services = match checks::check_lists(&observation.tenant["spec"]) {
+            Ok(()) => Self::services(&name.namespace, observation.tenant),
+            Err(_) => BTreeSet::new(),
+        };
         let grants = Grants::new(cache, (self.resource.kind, &name.namespace));
         let denied = services.into_iter().find(|service| !grants.permit(service));
         status::sync_status(cache, name, observation, denied.as_ref())

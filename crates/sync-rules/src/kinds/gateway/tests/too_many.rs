@@ -66,29 +66,81 @@ fn of_other_lists_that_are_too_long_no_entry_is_read() {
     }
 }
 
+/// An entry of a controller in the tenant about one of its parents.
+fn entry(controller: &str, parent: &str) -> Value {
+    json!({"controllerName": controller, "parentRef": {"name": parent}, "conditions": []})
+}
+
+fn synced_parents(route: &Value) -> Vec<Value> {
+    let [TenantWrite::Status(status)] = &sync_status(route, &host_status("ResolvedRefs", "True"))[..] else {
+        panic!()
+    };
+    json::items(status, &["parents"]).to_vec()
+}
+
 #[test]
-fn what_the_tenants_controllers_wrote_is_kept_as_far_as_there_is_room() {
+fn what_the_tenants_controllers_wrote_is_kept_before_what_is_new() {
     let mut route = route();
     let public = route["spec"]["parentRefs"][0].clone();
     let mut references = vec![public; 20_000];
     references[0] = json!({"name": "own"});
     route["spec"]["parentRefs"] = references.into();
-    let mine = json!({"controllerName": "mine", "parentRef": {"name": "own"}, "conditions": []});
-    route["status"] = json!({"parents": vec![mine.clone(); 20_000]});
+    let mine = [entry("mine", "own"), entry("theirs", "own")];
+    let mut before = mine.to_vec();
+    before.resize(20_000, entry("mine", "before"));
+    route["status"] = json!({ "parents": before });
     for id in KINDS {
         let (_, parents) = deny(id, &route);
         assert_eq!(parents.len(), 32);
-        assert_eq!(
-            parents.iter().filter(|entry| **entry == mine).count(),
-            1,
-            "31 are the syncer's"
-        );
+        assert_eq!(parents[..2], mine, "30 are the syncer's");
+        let is_new = |entry: &Value| entry["controllerName"] == "berth.dev/syncer";
+        assert!(parents[2..].iter().all(is_new));
     }
     // One that was on the host before it got too many parents.
-    let [TenantWrite::Status(status)] = &sync_status(&route, &host_status("ResolvedRefs", "True"))[..] else {
+    let parents = synced_parents(&route);
+    assert_eq!(parents.len(), 32);
+    assert_eq!(parents[..2], mine);
+    assert!(parents[2..].iter().all(|entry| entry["parentRef"]["name"] == "public"));
+}
+
+#[test]
+fn entries_for_parents_that_a_route_had_before_leave_room_for_new_ones() {
+    let mut route = route();
+    let mut before: Vec<Value> = (0..31).map(|number| entry("mine", &number.to_string())).collect();
+    before.push(entry("mine", "own"));
+    route["status"] = json!({ "parents": before });
+    let parents = synced_parents(&route);
+    assert_eq!(parents.len(), 32);
+    assert_eq!(parents[..30], before[..30], "in their order");
+    assert_eq!(parents[30], entry("mine", "own"));
+    assert_eq!(parents[31]["controllerName"], "example.com/gateway");
+    // What was written once is not written in another order.
+    route["status"] = json!({ "parents": parents });
+    assert_eq!(synced_parents(&route), parents);
+}
+
+#[test]
+fn a_name_without_end_is_not_in_each_entry() {
+    let mut route = route();
+    let long = "x".repeat(1 << 20);
+    route["spec"]["rules"][0]["backendRefs"][0] = json!({"name": long, "namespace": "lab"});
+    let [TenantWrite::Status(status)] = &sync_status(&route, &host_status("BackendNotFound", "False"))[..] else {
         panic!()
     };
-    let parents = json::items(status, &["parents"]);
-    assert_eq!(parents.len(), 32);
-    assert_eq!(parents.iter().filter(|entry| **entry == mine).count(), 1);
+    let text = json::to_text(status);
+    assert!(
+        text.contains("RefNotPermitted") && text.len() < 10_000,
+        "{}",
+        text.len()
+    );
+}
+
+#[test]
+fn where_a_route_leads_whose_lists_are_too_long_is_not_looked_at() {
+    let mut route = route();
+    route["spec"]["rules"][0]["backendRefs"] = vec![json!({"name": "any", "namespace": "elsewhere"}); 17].into();
+    let [TenantWrite::Status(status)] = &sync_status(&route, &host_status("BackendNotFound", "False"))[..] else {
+        panic!()
+    };
+    assert!(!json::to_text(status).contains("RefNotPermitted"));
 }
