@@ -16,6 +16,8 @@ StatefulSet says the same, and cannot change. */ -}}
 {{- if ne $isAlone (eq (int (.Values.datastore.etcd.members | default 1)) 1) -}}
 {{- fail (printf "datastore.etcd.members cannot change after the installation: set datastore.etcd.members=%d, which is installed" (ternary 1 3 $isAlone)) -}}
 {{- end -}}
+{{- else if not $installed.spec.volumeClaimTemplates -}}
+{{- fail "datastore.etcd.enabled=false would delete the etcd that is installed, which has no volumes, and with it all objects of all tenants: delete the StatefulSet berth-etcd before if nothing in it is needed" -}}
 {{- else if eq (dig "spec" "persistentVolumeClaimRetentionPolicy" "whenDeleted" "Retain" $installed) "Delete" -}}
 {{- fail "datastore.etcd.enabled=false would delete the etcd that is installed, with its volumes and all objects of all tenants: set datastore.etcd.persistence.keep=true in an upgrade before" -}}
 {{- end -}}

@@ -141,4 +141,16 @@ mod tests {
             assert!(expression.contains(&bound), "{expression}");
         }
     }
+
+    #[test]
+    fn finalizers_that_not_every_host_removes_are_documented() {
+        const GAPS: &str = include_str!("../../../docs/security/what-does-not-hold.md");
+        // Its controller runs on every host.
+        let others = HOST_FINALIZERS
+            .iter()
+            .filter(|(finalizer, _)| *finalizer != "kubernetes.io/pvc-protection");
+        for (finalizer, _) in others {
+            assert!(GAPS.contains(&format!("`{finalizer}`")), "{finalizer}");
+        }
+    }
 }

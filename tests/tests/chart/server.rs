@@ -3,10 +3,10 @@
 use crate::render::{named, template};
 use berth_local::{NodePlan, TestHost};
 use berth_tests::{helm::chart, objects::apply, wait::until};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
 use kube::{
     Api, Client,
-    api::{DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
     discovery::{self, Scope},
 };
 use serde_json::{Value, json};
@@ -101,9 +101,9 @@ async fn a_real_api_server_accepts_everything() {
     an_upgrade_loses_no_database(&host, &client).await;
 }
 
-/// The StatefulSet of etcd with this many members.
-async fn etcd(members: u32) -> Value {
-    let all = template(&json!({"datastore": {"etcd": {"members": members}}})).await;
+/// The StatefulSet of etcd with these values of `datastore.etcd`.
+async fn etcd(values: &Value) -> Value {
+    let all = template(&json!({"datastore": {"etcd": values}})).await;
     let mut all = all.unwrap().into_iter();
     all.find(|document| named(document) == "StatefulSet/berth-etcd")
         .unwrap()
@@ -111,9 +111,10 @@ async fn etcd(members: u32) -> Value {
 
 /// One member and three are different clusters of etcd. Helm says so, and without Helm the API server does.
 async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
-    apply(client, "", &etcd(1).await).await.unwrap();
-    dry_run(client, &etcd(1).await).await.unwrap();
-    let refusal = dry_run(client, &etcd(3).await).await.unwrap_err().to_string();
+    let [one, three] = [json!({"members": 1}), json!({"members": 3})];
+    apply(client, "", &etcd(&one).await).await.unwrap();
+    dry_run(client, &etcd(&one).await).await.unwrap();
+    let refusal = dry_run(client, &etcd(&three).await).await.unwrap_err().to_string();
     assert!(
         refusal.contains("spec.selector") && refusal.contains("immutable"),
         "{refusal}"
@@ -137,6 +138,13 @@ async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
         "etcd.enabled=false,datastore.external.authoritySecret=ca,datastore.external.endpoints={https://e:2379}";
     let answer = upgrade(external).await;
     assert!(answer.contains("set datastore.etcd.persistence.keep=true"), "{answer}");
+    // Without volumes nothing of it would stay, and the API server itself sets the policy `Retain`.
+    let installed: Api<StatefulSet> = Api::namespaced(client.clone(), "berth-system");
+    installed.delete("berth-etcd", &DeleteParams::default()).await.unwrap();
+    let without_volumes = etcd(&json!({"persistence": {"enabled": false}})).await;
+    apply(client, "", &without_volumes).await.unwrap();
+    let answer = upgrade(external).await;
+    assert!(answer.contains("which has no volumes"), "{answer}");
 
     // Without its values, an installation with an etcd of its own would get one of the chart.
     let message = "would give all tenants an empty one";

@@ -115,7 +115,7 @@ impl ToHost for Config {
                 if is_denied {
                     let why = "as an environment variable it would choose devices without the scheduler: pods do not get \
                                it, unless the class lists it (sync.pods.deviceVariables)";
-                    issues.ignored.push(DeniedField::new(format!("data[{key}]"), why));
+                    issues.ignore(format!("data[{key}]"), why);
                 }
                 !is_denied
             });

@@ -194,7 +194,7 @@ impl CustomKind {
         if cache.tenant.policy.pods.priority.is_none() && json::filled(object, &["spec", "priorityClassName"]).is_some()
         {
             let why = "tenants of this class have no priorities on the host: the group has the host's default priority";
-            issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
+            issues.ignore("spec.priorityClassName", why);
         }
         let kind = cache.find_kind_by_name(self.label);
         if let Some(live) = kind.and_then(|kind| cache.stores.host(kind).get(name)) {

@@ -260,4 +260,14 @@ impl Cache {
         keys.retain(|key| key.kind == user);
         keys
     }
+
+    /// The objects of a kind, not of pods, that reference an object, and those of the kind on the host of which it is not known what they reference. No
+    /// others are looked at, nor the pods that use the same: a team may change one object all the time. Others without room are not on the host, and do not
+    /// come there.
+    pub fn keys_that_may_reference(&self, user: KindId, target: &Key) -> Vec<Key> {
+        let references = self.references();
+        let known = references.users_besides_pods(target);
+        let all = known.chain(references.left_out_on_host());
+        all.filter(|key| key.kind == user).cloned().collect()
+    }
 }

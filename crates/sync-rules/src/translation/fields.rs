@@ -4,7 +4,7 @@
 use crate::model::{DeniedField, Translated, json};
 use serde_json::{Map, Value};
 
-/// Denied fields that are described. A message has some 1,000 bytes.
+/// Denied fields that are described, and as many ignored ones. A message has some 1,000 bytes.
 const MOST_DESCRIBED: usize = 200;
 
 /// What happens to a field.
@@ -55,13 +55,22 @@ impl FieldIssues {
     /// Denies a field. Of more than a message has room for, nothing is kept but that they are: an object may have some hundred thousand, and each reason may
     /// list what a class offers.
     pub fn deny(&mut self, field: impl Into<String>, why: impl Into<String>) {
-        let denied = if self.denied.len() < MOST_DESCRIBED {
-            DeniedField::new(field, why)
-        } else {
-            DeniedField::new("", "")
-        };
-        self.denied.push(denied);
+        describe(&mut self.denied, field, why);
     }
+
+    /// Says that a field has no effect, with the same limit.
+    pub fn ignore(&mut self, field: impl Into<String>, why: impl Into<String>) {
+        describe(&mut self.ignored, field, why);
+    }
+}
+
+fn describe(fields: &mut Vec<DeniedField>, field: impl Into<String>, why: impl Into<String>) {
+    let described = if fields.len() < MOST_DESCRIBED {
+        DeniedField::new(field, why)
+    } else {
+        DeniedField::new("", "")
+    };
+    fields.push(described);
 }
 
 /// The fields of `object` that may be copied; `fields` decides about the others. `path` names the object in messages.
@@ -80,7 +89,7 @@ pub fn copy(object: &Value, path: &str, fields: Fields, issues: &mut FieldIssues
             Some(Rule::Rewrite | Rule::Ignore(_)) => {}
             _ if json::is_unset(value) => {}
             Some(Rule::Deny(why)) => issues.deny(field(), why),
-            Some(Rule::NoEffect(why)) => issues.ignored.push(DeniedField::new(field(), why)),
+            Some(Rule::NoEffect(why)) => issues.ignore(field(), why),
             None => issues.deny(field(), "this field is not supported"),
         }
     }
@@ -125,16 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_denied_fields_the_first_are_described() {
+    fn of_very_many_fields_that_are_not_synced_the_first_are_described() {
         let mut issues = FieldIssues::default();
         for number in 0..100_000 {
             issues.deny(format!("spec.hosts[{number}]"), "x".repeat(1000));
+            issues.ignore(format!("spec.hosts[{number}]"), "x".repeat(1000));
         }
-        assert_eq!(issues.denied.len(), 100_000, "all count");
-        let bytes = |denied: &DeniedField| denied.field.capacity() + denied.why.capacity();
-        assert!(issues.denied.iter().map(bytes).sum::<usize>() < 300_000);
-        let message = denied_field::message(&issues.denied);
-        assert!(message.starts_with("spec.hosts[0]: xxx"), "{message}");
+        let bytes = |field: &DeniedField| field.field.capacity() + field.why.capacity();
+        for fields in [issues.denied, issues.ignored] {
+            assert_eq!(fields.len(), 100_000, "all count");
+            assert!(fields.iter().map(bytes).sum::<usize>() < 300_000);
+            let message = denied_field::message(&fields);
+            assert!(message.starts_with("spec.hosts[0]: xxx"), "{message}");
+        }
     }
 
     #[test]

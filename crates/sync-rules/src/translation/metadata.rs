@@ -15,7 +15,7 @@ use super::{
     fields::FieldIssues,
     host_annotations::{DENIED, HostAnnotation, IGNORED, LOAD_BALANCERS},
 };
-use crate::model::{DeniedField, json};
+use crate::model::json;
 use berth_api::{
     labels::{SIMULATION, is_reserved},
     pod_labels,
@@ -160,10 +160,10 @@ pub fn annotations(object: &Value, rules: &AnnotationRules<'_>, issues: &mut Fie
                 Some(field) => format!("{why} (a class can list the key in {field})"),
                 None => why.to_owned(),
             };
-            let issue = DeniedField::new(format!("metadata.annotations[{key}]"), why);
+            let field = format!("metadata.annotations[{key}]");
             match without {
-                Without::Denied => issues.denied.push(issue),
-                Without::Ignored => issues.ignored.push(issue),
+                Without::Denied => issues.deny(field, why),
+                Without::Ignored => issues.ignore(field, why),
             }
         }
     }
@@ -197,6 +197,7 @@ pub fn mirrored_annotations(host: &Value) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DeniedField;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -278,6 +279,24 @@ mod tests {
             sorted_out(&keys, &POD),
             [copied.map(ToOwned::to_owned).to_vec(), vec![], vec![]]
         );
+    }
+
+    #[test]
+    fn of_very_many_annotations_few_are_described() {
+        let keys = |domain: &str| {
+            (0..100_000)
+                .map(|number| format!("{domain}/{number}"))
+                .collect::<Vec<_>>()
+        };
+        let keys = [keys("cdi.k8s.io"), keys("velero.io")].concat();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let mut issues = FieldIssues::default();
+        assert!(annotations(&annotated(&keys), &POD, &mut issues).is_empty());
+        let bytes = |issue: &DeniedField| issue.field.capacity() + issue.why.capacity();
+        for issues in [issues.denied, issues.ignored] {
+            assert_eq!(issues.len(), 100_000);
+            assert!(issues.iter().map(bytes).sum::<usize>() < 100_000);
+        }
     }
 
     #[test]

@@ -68,12 +68,11 @@ impl TreeSize {
     }
 }
 
-/// What an object of a side may take besides its status. The host is the platform's, and what servers of the tenant's own list has
-/// [bounds](super::Bounds) of its own.
-pub(crate) fn most_of_side(side: Side, has_bounds: bool) -> u64 {
+/// What an object of a side may take besides its status. The host is the platform's.
+pub(crate) fn most_of_side(side: Side) -> u64 {
     match side {
-        Side::Tenant if !has_bounds => MAX_TENANT_TREE,
-        Side::Tenant | Side::Host => u64::MAX,
+        Side::Tenant => MAX_TENANT_TREE,
+        Side::Host => u64::MAX,
     }
 }
 
@@ -111,10 +110,8 @@ mod tests {
         ] {
             let object = json!({"metadata": {"name": "a"}, "spec": maps(spec), "status": maps(status)});
             for size in [TreeSize::of_value(&object), TreeSize::of_text(&object.to_string())] {
-                assert_eq!(size.exceeds(MAX_TENANT_TREE), expected, "{spec} {status}");
-                assert!(
-                    !size.exceeds(most_of_side(Side::Host, false)) && !size.exceeds(most_of_side(Side::Tenant, true))
-                );
+                assert_eq!(size.exceeds(most_of_side(Side::Tenant)), expected, "{spec} {status}");
+                assert!(!size.exceeds(most_of_side(Side::Host)));
             }
         }
     }

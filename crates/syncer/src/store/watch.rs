@@ -143,7 +143,7 @@ async fn follow<const METADATA_ONLY: bool>(
     hooks: Hooks<'_>,
 ) -> Ended {
     let parts = spec.spec_fields.map_or(Parts::All, Parts::SpecFields);
-    let most = most_of_side(hooks.side, hooks.bounds.is_some());
+    let most = most_of_side(hooks.side);
     let events = events.default_backoff();
     pin_mut!(events);
     while let Some(event) = events.next().await {

@@ -259,7 +259,7 @@ impl ToHost for Slices {
             let path = format!("endpoints[{index}]");
             let addresses = json::items(endpoint, &["addresses"]);
             if let Some(why) = addresses.iter().find_map(|address| denied(&allowed, address)) {
-                issues.ignored.push(DeniedField::new(format!("{path}.addresses"), why));
+                issues.ignore(format!("{path}.addresses"), why);
                 continue;
             }
             let mut copied = fields::copy(endpoint, &path, ENDPOINT, &mut issues);

@@ -4,30 +4,35 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | lists | as long as the Gateway API allows |
+//! | lists | as long as the Gateway API allows. Of one that is longer nothing else is read |
 //! | ports, weights, percentages, status codes | numbers within their range |
 //! | `matches` | texts by [`edge_text`]: of the type `RegularExpression` only what every engine reads in the same way |
 //! | header filters, redirects, rewrites, CORS | names, values, host names and paths by [`edge_text`], without line breaks; no header by which messages end |
 //! | `timeouts`, `retry`, `sessionPersistence` | durations of the Gateway API |
 
-use crate::translation::{
-    edge_text::{
-        self, CORS, DURATION, EXPRESSION, GRPC_NAME, HEADER_VALUE, HOSTNAME, NAME, NEW_PATH, PATH, PATH_EXPRESSION,
-        REQUEST_HEADER, RESPONSE_HEADER, SCHEME,
+use crate::{
+    model::DeniedField,
+    translation::{
+        edge_text::{
+            self, CORS, DURATION, EXPRESSION, GRPC_NAME, HEADER_VALUE, HOSTNAME, NAME, NEW_PATH, PATH, PATH_EXPRESSION,
+            REQUEST_HEADER, RESPONSE_HEADER, SCHEME,
+        },
+        field_checks::{self, Check, FieldChecks},
+        fields::FieldIssues,
     },
-    field_checks::{self, Check, FieldChecks},
-    fields::FieldIssues,
 };
 use serde_json::Value;
 
 const PORT: Check = Check::Number(edge_text::PORTS.0, edge_text::PORTS.1);
+/// Most parents of a route, and most entries in its status.
+pub const MAX_PARENTS: usize = 32;
 /// Kind of the routes whose matches name a method of a service.
 const GRPC_ROUTE: &str = "GRPCRoute";
 
-/// Sizes and numbers.
+/// Sizes and numbers. A list comes before those within it.
 pub static NUMBERS: FieldChecks = &[
     ("hostnames", Check::Items(16)),
-    ("parentRefs", Check::Items(32)),
+    ("parentRefs", Check::Items(MAX_PARENTS)),
     ("parentRefs[].port", PORT),
     ("rules", Check::Items(16)),
     ("rules[].matches", Check::Items(64)),
@@ -138,6 +143,25 @@ pub static REDIRECTS: FieldChecks = &[
     ("cors.exposeHeaders[]", Check::Text(&CORS)),
     ("cors.maxAge", Check::Number(0, 999_999_999)),
 ];
+
+/// Checks how long the lists of a route are, before anything is made of their entries. A definition of the tenant's own need not set any limit.
+///
+/// # Errors
+/// Those that are too long.
+pub fn check_lists(spec: &Value) -> Result<(), Vec<DeniedField>> {
+    let mut issues = FieldIssues::default();
+    let mut run = |prefix: &str, checks| field_checks::check_lists(spec, "spec", prefix, checks, &mut issues);
+    run("", NUMBERS);
+    for prefix in FILTER_LISTS {
+        run(prefix, FILTERS);
+        run(prefix, REDIRECTS);
+    }
+    if issues.denied.is_empty() {
+        Ok(())
+    } else {
+        Err(issues.denied)
+    }
+}
 
 /// Denies fields of a route of this kind that a gateway may not be able to load.
 pub fn check(kind: &str, spec: &Value, issues: &mut FieldIssues) {

@@ -2,11 +2,12 @@
 //!
 //! A route can name thousands of Services, and a team may make thousands of grants, each as large as an object may be. So a grant is kept without what decides
 //! nothing, those of a namespace are read at most once for a route, if it leads there, and one that changes concerns no routes but those that lead to its
-//! namespace.
+//! namespace. These are found without a look at others: a team may change one grant all the time.
 
 use super::GROUP;
 use crate::model::{
     Cache, KindId, json,
+    references::Target,
     resource::{Key, Name},
     store::Stored,
 };
@@ -102,16 +103,19 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     json::text(value, &[field]).unwrap_or_default()
 }
 
+/// All grants of a namespace, as a route from elsewhere references them that leads there. No object has an empty name.
+pub(super) fn all_of(namespace: &str) -> Target {
+    Target {
+        kind: KindId::ReferenceGrant,
+        name: Name::new(namespace, ""),
+    }
+}
+
 /// The routes of a kind for which a grant matters: those that lead to its namespace from another one.
 pub(super) fn concerned(cache: &Cache, routes: KindId, grant: &Name) -> Vec<Key> {
-    let mut keys = cache.keys_of(routes);
-    let references = cache.references();
-    keys.retain(|route| {
-        let leads_there = |target: &Key| target.kind == KindId::Service && target.name.namespace == grant.namespace;
-        route.name.namespace != grant.namespace
-            // It is not known where it leads.
-            && (references.is_left_out(route) || references.targets(route).iter().any(leads_there))
-    });
+    let Target { kind, name } = all_of(&grant.namespace);
+    let mut keys = cache.keys_that_may_reference(routes, &kind.key(name));
+    keys.retain(|route| route.name.namespace != grant.namespace);
     keys
 }
 
@@ -129,7 +133,7 @@ pub(super) fn trim_grant(grant: &mut Value) {
 mod tests {
     use super::*;
     use crate::{
-        model::{references::Target, tenant::test_tenant},
+        model::{references::References, resource::Side, tenant::test_tenant},
         registry,
     };
 
@@ -164,26 +168,49 @@ mod tests {
         assert!(later.permit(&Name::new("lab", "data")) && is_read(&later));
     }
 
+    /// A route of this namespace that leads to a Service.
+    fn put_route(cache: &Cache, name: &Name, service: (&str, &str)) {
+        let backend = json!({"namespace": service.0, "name": service.1});
+        let object = json!({"metadata": {"name": &*name.name, "namespace": &*name.namespace, "resourceVersion": "1"},
+            "spec": {"rules": [{"backendRefs": [backend]}]}});
+        let routes = cache.stores.tenant(KindId::HttpRoute);
+        routes.written(name.clone(), Stored::new(&object));
+        cache.update_dependents(Side::Tenant, KindId::HttpRoute, name);
+    }
+
     #[test]
     fn a_grant_concerns_routes_that_lead_to_its_namespace() {
         let cache = registry::new_cache(test_tenant());
-        for (namespace, route, service) in [
-            ("shop", "there", ("lab", "models")),
-            ("shop", "elsewhere", ("shop", "web")),
-            ("lab", "inside", ("lab", "models")),
-        ] {
-            let name = Name::new(namespace, route);
-            let object = json!({"metadata": {"name": route, "namespace": namespace, "resourceVersion": "1"}});
-            let routes = cache.stores.tenant(KindId::HttpRoute);
-            routes.written(name.clone(), Stored::new(&object));
-            let target = Target {
-                kind: KindId::Service,
-                name: Name::new(service.0, service.1),
-            };
-            cache.references().set(&KindId::HttpRoute.key(name), [target].into());
+        let concerned = |kind| concerned(&cache, kind, &Name::new("lab", "any"));
+        let there = Name::new("shop", "there");
+        put_route(&cache, &there, ("lab", "models"));
+        put_route(&cache, &Name::new("shop", "elsewhere"), ("shop", "web"));
+        put_route(&cache, &Name::new("lab", "inside"), ("lab", "models"));
+        let key = KindId::HttpRoute.key(there.clone());
+        assert_eq!(concerned(KindId::HttpRoute), std::slice::from_ref(&key));
+        assert_eq!(concerned(KindId::GrpcRoute), []);
+        cache.stores.tenant(KindId::HttpRoute).forget(&there);
+        assert_eq!(concerned(KindId::HttpRoute), [key], "no store is looked through");
+        put_route(&cache, &there, ("shop", "web"));
+        assert_eq!(concerned(KindId::HttpRoute), []);
+    }
+
+    #[test]
+    fn a_grant_concerns_routes_without_room_that_are_on_the_host() {
+        let cache = registry::new_cache(test_tenant());
+        *cache.references() = References::new(0);
+        let names =
+            [("shop", "new"), ("shop", "old"), ("lab", "old")].map(|(namespace, name)| Name::new(namespace, name));
+        for name in &names {
+            if &*name.name == "old" {
+                let object = json!({"metadata": {"name": "hosts", "resourceVersion": "1"}});
+                let routes = cache.stores.host(KindId::HttpRoute);
+                routes.written(name.clone(), Stored::new(&object));
+            }
+            put_route(&cache, name, ("other", "models"));
         }
-        let there = KindId::HttpRoute.key(Name::new("shop", "there"));
-        assert_eq!(concerned(&cache, KindId::HttpRoute, &Name::new("lab", "any")), [there]);
+        let concerned = concerned(&cache, KindId::HttpRoute, &Name::new("lab", "any"));
+        assert_eq!(concerned, [KindId::HttpRoute.key(names[1].clone())]);
     }
 
     #[test]

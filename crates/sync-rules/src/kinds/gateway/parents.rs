@@ -23,26 +23,31 @@ pub enum Parent<'a> {
     Unknown(&'a str),
 }
 
-/// What a reference in a route of `namespace` means.
-pub fn parent<'a>(cache: &'a Cache, namespace: &str, reference: &'a Value) -> Parent<'a> {
+/// The Gateway of the tenant that a reference in a route of `namespace` means, if there is one of this name; none if it names something else.
+pub fn own_gateway(namespace: &str, reference: &Value) -> Option<Name> {
     let text = |field: &str| json::text(reference, &[field]);
     if text("group").unwrap_or(GROUP) != GROUP || text("kind").unwrap_or("Gateway") != "Gateway" {
-        return Parent::Own;
+        return None;
     }
     let (namespace, name) = (text("namespace").unwrap_or(namespace), text("name").unwrap_or_default());
-    if cache
-        .stores
-        .tenant(KindId::Gateway)
-        .contains(&Name::new(namespace, name))
-    {
+    Some(Name::new(namespace, name))
+}
+
+/// What a reference in a route of `namespace` means.
+pub fn parent<'a>(cache: &'a Cache, namespace: &str, reference: &'a Value) -> Parent<'a> {
+    let Some(own) = own_gateway(namespace, reference) else {
+        return Parent::Own;
+    };
+    if cache.stores.tenant(KindId::Gateway).contains(&own) {
         return Parent::Own;
     }
+    let name = json::text(reference, &["name"]).unwrap_or_default();
     let listed = || {
         let gateways = cache.tenant.policy.ingress.gateways.iter();
         gateways.filter(|gateway| gateway.name == name)
     };
     let found = listed()
-        .find(|gateway| gateway.namespace == namespace)
+        .find(|gateway| gateway.namespace == *own.namespace)
         .or_else(|| listed().next());
     found.map_or(Parent::Unknown(name), Parent::Host)
 }

@@ -13,12 +13,13 @@
 //! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status reports that, as the Gateway API requires |
 //! | a Service for an external name | leads nowhere, with an Event |
 //! | a backend that a change takes away, or to which a route may not lead any more | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
+//! | lists that are longer than the Gateway API allows | denied before anything else: see `checks` |
 //! | anything else | denied by name |
-//! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
+//! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays. It has no more entries than the Gateway API allows |
 
 use super::{
     checks, filters,
-    grants::{Grants, concerned},
+    grants::{self, Grants, concerned},
     parents::{self, Parent},
     resource, status,
 };
@@ -60,12 +61,14 @@ pub const HTTP: Kind = route(
     },
     &[("httproutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::HttpRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            cache.keys_that_may_reference(KindId::HttpRoute, &KindId::Gateway.key(gateway.clone()))
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::HttpRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -76,12 +79,14 @@ pub const GRPC: Kind = route(
     },
     &[("grpcroutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::GrpcRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            cache.keys_that_may_reference(KindId::GrpcRoute, &KindId::Gateway.key(gateway.clone()))
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::GrpcRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -92,12 +97,14 @@ pub const TLS: Kind = route(
     },
     &[("tlsroutes/status", &["patch"])],
     &[
-        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::TlsRoute)),
+        Dependency::on_tenant(KindId::Gateway, |cache, gateway| {
+            cache.keys_that_may_reference(KindId::TlsRoute, &KindId::Gateway.key(gateway.clone()))
+        }),
         Dependency::on_tenant(KindId::ReferenceGrant, |cache, grant| {
             concerned(cache, KindId::TlsRoute, grant)
         }),
         Dependency::on_tenant(KindId::Service, |cache, name| {
-            cache.keys_that_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
+            cache.keys_that_may_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
         }),
     ],
 );
@@ -168,7 +175,7 @@ impl Backends<'_> {
             Err(status::not_permitted(&service))
         };
         let host = host.unwrap_or_else(|why| {
-            issues.ignored.push(DeniedField::new(path, why));
+            issues.ignore(path, why);
             backend::nowhere(&service)
         });
         backend.insert("name".into(), host.into());
@@ -211,9 +218,22 @@ impl ToHost for Route {
     }
 
     fn references(&self, _cache: &Cache, name: &Name, route: &Value) -> BTreeSet<Target> {
+        // It is denied, wherever it leads.
+        if checks::check_lists(&route["spec"]).is_err() {
+            return BTreeSet::new();
+        }
+        let parents = json::items(route, &["spec", "parentRefs"]).iter();
+        let gateways = parents.filter_map(|reference| parents::own_gateway(&name.namespace, reference));
+        let kind = KindId::Gateway;
+        let mut targets: BTreeSet<Target> = gateways.map(|name| Target { kind, name }).collect();
         let kind = KindId::Service;
-        let services = Self::services(&name.namespace, route).into_iter();
-        services.map(|name| Target { kind, name }).collect()
+        for service in Self::services(&name.namespace, route) {
+            if service.namespace != name.namespace {
+                targets.insert(grants::all_of(&service.namespace));
+            }
+            targets.insert(Target { kind, name: service });
+        }
+        targets
     }
 
     fn prerequisites(&self, _cache: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {
@@ -222,8 +242,9 @@ impl ToHost for Route {
     }
 
     fn translate(&self, cache: &Cache, name: &Name, route: &Value) -> Result<Translated, Vec<DeniedField>> {
-        let mut issues = FieldIssues::default();
         let source = &route["spec"];
+        checks::check_lists(source)?;
+        let mut issues = FieldIssues::default();
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         let mut attached = Vec::new();
         for (index, reference) in json::items(source, &["parentRefs"]).iter().enumerate() {
@@ -309,7 +330,11 @@ impl ToHost for Route {
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
-        let services = Self::services(&name.namespace, observation.tenant);
+        // One whose lists are too long is about to leave the host, wherever it leads.
+        let services = match checks::check_lists(&observation.tenant["spec"]) {
+            Ok(()) => Self::services(&name.namespace, observation.tenant),
+            Err(_) => BTreeSet::new(),
+        };
         let grants = Grants::new(cache, (self.resource.kind, &name.namespace));
         let denied = services.into_iter().find(|service| !grants.permit(service));
         status::sync_status(cache, name, observation, denied.as_ref())

@@ -1,8 +1,10 @@
+mod too_many;
+
 use super::*;
 use crate::{
     model::{
         Cache, DesiredState, Direction, KindId, Observation, TenantWrite, ToHost, Translated,
-        resource::{Name, host_name},
+        resource::{Name, Side, host_name},
         store::Stored,
         tenant::test_tenant,
     },
@@ -11,7 +13,7 @@ use crate::{
 };
 use berth_api::sync_policy::GatewayReference;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 fn cache() -> Cache {
     let mut tenant = test_tenant();
@@ -195,6 +197,40 @@ fn routes_without_a_parent_on_the_host_stay_in_the_tenant() {
         DesiredState::Sync,
         "so that the denial is reported"
     );
+}
+
+#[test]
+fn a_gateway_concerns_the_routes_that_name_it() {
+    let cache = cache();
+    let routes = cache.stores.tenant(KindId::HttpRoute);
+    let mut other = route();
+    other["metadata"]["resourceVersion"] = "1".into();
+    routes.written(name(), Stored::new(&other));
+    other["metadata"]["name"] = "other".into();
+    other["spec"]["parentRefs"] = json!([{"name": "internal"}]);
+    routes.written(Name::new("shop", "other"), Stored::new(&other));
+    for route in [name(), Name::new("shop", "other")] {
+        cache.update_dependents(Side::Tenant, KindId::HttpRoute, &route);
+    }
+    let concerned = |namespace, gateway| {
+        let keys = cache.update_dependents(Side::Tenant, KindId::Gateway, &Name::new(namespace, gateway));
+        let names: BTreeSet<String> = keys.iter().map(|key| key.name.name.to_string()).collect();
+        names.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(concerned("shop", "own"), ["web"], "it exists");
+    assert_eq!(
+        concerned("gateways", "public"),
+        ["web"],
+        "it would take the place of the host's"
+    );
+    assert_eq!(concerned("shop", "internal"), ["other"]);
+    for (namespace, gateway) in [("shop", "public"), ("lab", "own"), ("shop", "web")] {
+        assert_eq!(
+            concerned(namespace, gateway),
+            Vec::<String>::new(),
+            "{namespace}/{gateway}"
+        );
+    }
 }
 
 #[test]

@@ -53,12 +53,12 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
     .with_tenant_rights(&[("ingresses/status", &["patch"])])
     .acting_without_pods()
     .depends_on(&[
-        // Whether an Ingress is of a class of the host.
-        Dependency::on_tenant(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
-        Dependency::on_host(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
+        // Whether an Ingress is of a class of the host. One without a class has none by default: API servers fill it in when it is made.
+        Dependency::on_tenant(KindId::IngressClass, of_class),
+        Dependency::on_host(KindId::IngressClass, of_class),
         // Some Services must not get traffic from outside.
         Dependency::on_tenant(KindId::Service, |cache, service| {
-            cache.keys_that_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
+            cache.keys_that_may_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
         }),
     ]);
 
@@ -90,6 +90,11 @@ const SERVICES: [&str; 2] = [
 
 struct Ingresses;
 
+/// The Ingresses of a class.
+fn of_class(cache: &Cache, class: &Name) -> Vec<Key> {
+    cache.keys_that_may_reference(KindId::Ingress, &KindId::IngressClass.key(class.clone()))
+}
+
 /// The class that an Ingress names.
 fn class_name(ingress: &Value) -> Option<&str> {
     json::text(ingress, &["spec", "ingressClassName"])
@@ -113,7 +118,11 @@ impl ToHost for Ingresses {
     }
 
     fn references(&self, _cache: &Cache, name: &Name, ingress: &Value) -> BTreeSet<Target> {
-        let mut targets = BTreeSet::new();
+        let class = class_name(ingress).map(|class| Target {
+            kind: KindId::IngressClass,
+            name: Name::new("", class),
+        });
+        let mut targets: BTreeSet<Target> = class.into_iter().collect();
         for (kind, path) in [
             (KindId::Secret, "spec.tls[].secretName"),
             (KindId::Service, "spec.defaultBackend.service.name"),
@@ -251,7 +260,7 @@ fn backend(
         let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, issues);
         let target = Name::new(&name.namespace, json::text(service, &["name"]).unwrap_or_default());
         let host = services.on_host(&target).unwrap_or_else(|why| {
-            issues.ignored.push(DeniedField::new(&path, why));
+            issues.ignore(&path, why);
             backend::nowhere(&target)
         });
         copied.insert("name".into(), host.into());

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    model::{Direction, Mirror, store::Stored, tenant::test_tenant},
+    model::{Direction, Mirror, references::References, resource::Side, store::Stored, tenant::test_tenant},
     registry::{self, kind},
 };
 use std::sync::Arc;
@@ -77,13 +77,70 @@ fn a_service_to_which_it_does_not_lead_any_more_is_lost_at_once() {
 }
 
 #[test]
-fn secrets_and_services_are_referenced() {
+fn secrets_services_and_the_class_are_referenced() {
     let targets = Ingresses.references(&cache(&[]), &name(), &ingress());
-    let targets: Vec<_> = targets
+    let mut targets: Vec<_> = targets
         .iter()
         .map(|target| target.kind.key(target.name.clone()).to_string())
         .collect();
-    assert_eq!(targets, ["Secret shop/web-tls", "Service shop/api", "Service shop/web"]);
+    targets.sort_unstable();
+    assert_eq!(
+        targets,
+        [
+            "IngressClass nginx",
+            "Secret shop/web-tls",
+            "Service shop/api",
+            "Service shop/web"
+        ]
+    );
+}
+
+#[test]
+fn a_class_and_a_service_concern_the_ingresses_that_name_them() {
+    let cache = cache(&["*"]);
+    let put = |name: &str, class: &Value| {
+        let mut object = ingress();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["resourceVersion"] = "1".into();
+        object["spec"]["ingressClassName"] = class["spec"].clone();
+        object["metadata"]["annotations"][annotations::CLASS] = class["annotation"].clone();
+        let name = Name::new("shop", name);
+        cache
+            .stores
+            .tenant(KindId::Ingress)
+            .written(name.clone(), Stored::new(&object));
+        cache.update_dependents(Side::Tenant, KindId::Ingress, &name);
+    };
+    let concerned = |side: Side, kind: KindId, name: &Name| {
+        let mut keys = cache.update_dependents(side, kind, name);
+        keys.retain(|key| key.kind == KindId::Ingress);
+        let names: BTreeSet<String> = keys.iter().map(|key| key.name.name.to_string()).collect();
+        names.into_iter().collect::<Vec<_>>()
+    };
+    put("field", &json!({"spec": "nginx"}));
+    put("annotation", &json!({"annotation": "nginx"}));
+    put("other", &json!({"spec": "mine"}));
+    put("without", &json!({}));
+    for side in [Side::Tenant, Side::Host] {
+        let of_class = |class| concerned(side, KindId::IngressClass, &Name::new("", class));
+        assert_eq!(of_class("nginx"), ["annotation", "field"]);
+        assert_eq!(of_class("mine"), ["other"]);
+        assert_eq!(of_class("internal"), Vec::<String>::new());
+    }
+    // It is not known what one names for which there is no room, but the host has it.
+    *cache.references() = References::new(0);
+    let old = Name::new("shop", "old");
+    let host = json!({"metadata": {"name": "hosts", "resourceVersion": "1"}});
+    cache
+        .stores
+        .host(KindId::Ingress)
+        .written(old.clone(), Stored::new(&host));
+    put("old", &json!({"spec": "nginx"}));
+    put("new", &json!({"spec": "nginx"}));
+    let class = Name::new("", "internal");
+    assert_eq!(concerned(Side::Tenant, KindId::IngressClass, &class), ["old"]);
+    let service = Name::new("shop", "any");
+    assert_eq!(concerned(Side::Tenant, KindId::Service, &service), ["old"]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{
     tables::{LABEL_SELECTOR, NODE_AFFINITY},
 };
 use crate::{
-    model::{Cache, DeniedField, json, resource::Name},
+    model::{Cache, json, resource::Name},
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
         namespace_labels,
@@ -184,9 +184,7 @@ fn note_own_topology(cache: &Cache, term: &Value, path: &str, issues: &mut Field
     if json::text(term, &["topologyKey"]).is_some_and(|key| own_labels::is_own_label(cache, key)) {
         let why = "the host's scheduler does not see labels that you gave your Nodes: use one that the platform gave them, such as \
                    kubernetes.io/hostname, or a scheduler of your own";
-        issues
-            .ignored
-            .push(DeniedField::new(format!("{path}.topologyKey"), why));
+        issues.ignore(format!("{path}.topologyKey"), why);
     }
 }
 

@@ -98,7 +98,7 @@ impl<'a> Environment<'a> {
         let mut variables = Vec::new();
         let mut ignore = |left_out: DeniedField| {
             if !issues.ignored.contains(&left_out) {
-                issues.ignored.push(left_out);
+                issues.ignore(left_out.field, left_out.why);
             }
         };
         if let Some(left_out) = &self.left_out {

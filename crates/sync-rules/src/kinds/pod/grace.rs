@@ -1,10 +1,7 @@
 //! Times that a pod may take to end: at most what the class allows. A node that is reclaimed and a tenant that is deleted wait
 //! for their pods.
 
-use crate::{
-    model::{DeniedField, json},
-    translation::fields::FieldIssues,
-};
+use crate::{model::json, translation::fields::FieldIssues};
 use serde_json::{Map, Value};
 
 const FIELD: &str = "terminationGracePeriodSeconds";
@@ -25,7 +22,7 @@ pub fn limit(max_seconds: u32, spec: &mut Map<String, Value>, issues: &mut Field
     let wanted = spec.get(FIELD).and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
     if wanted > max {
         spec.insert(FIELD.into(), max.into());
-        issues.ignored.push(lowered(format!("spec.{FIELD}"), wanted, max));
+        issues.ignore(format!("spec.{FIELD}"), lowered(wanted, max));
     }
     for list in ["initContainers", "containers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
@@ -35,16 +32,15 @@ pub fn limit(max_seconds: u32, spec: &mut Map<String, Value>, issues: &mut Field
                 if wanted > max {
                     json::set(container, path, max);
                     let field = format!("spec.{list}[{index}].{}", path.join("."));
-                    issues.ignored.push(lowered(field, wanted, max));
+                    issues.ignore(field, lowered(wanted, max));
                 }
             }
         }
     }
 }
 
-fn lowered(field: String, wanted: i64, max: i64) -> DeniedField {
-    let why = format!("{wanted} seconds are more than the class of this tenant allows, so {max} seconds apply");
-    DeniedField::new(field, why)
+fn lowered(wanted: i64, max: i64) -> String {
+    format!("{wanted} seconds are more than the class of this tenant allows, so {max} seconds apply")
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::{affinity, own_labels, placement, tables::TOLERATION};
 use crate::{
     kinds::node_taints,
     model::{
-        Cache, DeniedField, KindId, json,
+        Cache, KindId, json,
         resource::{Name, host_name},
         store::Stored,
         taint::Taint,
@@ -180,7 +180,7 @@ fn group(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Valu
 
 fn priority(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let class = json::filled(source, &["priorityClassName"]);
-    let mut note = |why: &str| issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
+    let mut note = |why: &str| issues.ignore("spec.priorityClassName", why);
     if cache.tenant.policy.pods.priority.is_none() {
         if class.is_some() {
             note("tenants of this class have no priorities on the host: the pod has the host's default priority");

@@ -368,10 +368,10 @@ fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<St
                 None => "it is no node of the tenant",
             };
             let why = format!("{value}: {why}, so no volume is made there; choose a node that is the tenant's alone");
-            issues.ignored.push(DeniedField::new(annotation_path(NODE), why));
+            issues.ignore(annotation_path(NODE), why);
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {
             let why = "annotations of claims are not passed on to storage drivers";
-            issues.ignored.push(DeniedField::new(annotation_path(&key), why));
+            issues.ignore(annotation_path(&key), why);
         }
     }
     copied

@@ -1,9 +1,12 @@
 use super::*;
 use crate::store::fake_server::{list, watch_server};
 use berth_runtime::extension_answers::{limited, max_silence};
-use berth_sync_rules::model::{
-    KindId,
-    resource::{POD, SECRET},
+use berth_sync_rules::{
+    model::{
+        KindId,
+        resource::{POD, SECRET},
+    },
+    registry::kind,
 };
 use serde_json::json;
 use std::sync::Mutex;
@@ -382,6 +385,38 @@ async fn of_a_tenants_object_with_too_much_structure_the_metadata_is_kept() {
             assert_eq!(stored.is_cut, is_cut, "{side:?}");
             assert_eq!(stored.object().get("spec").is_none(), is_cut, "{side:?}");
             assert_eq!((&*stored.uid, &*stored.name), ("t", "train"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_an_extension_no_larger_tree_is_kept_than_of_other_kinds() {
+    let kept = || 0;
+    let bounds = Bounds {
+        bytes: u64::MAX,
+        kept: &kept,
+    };
+    let hooks = Hooks {
+        bounds: Some(bounds),
+        ..OF_TENANT
+    };
+    let name = Name::new("team", "web");
+    for id in [KindId::HttpRoute, KindId::ReferenceGrant, KindId::VolumeSnapshot] {
+        for (maps, is_cut) in [(5_000, false), (20_000, true)] {
+            let metadata = json!({"name": "web", "namespace": "team", "uid": "t", "resourceVersion": "5"});
+            let spec = json!({"to": vec![json!({"name": "a"}); maps]});
+            let events = [Ok(Event::Apply(object(&json!({"metadata": metadata, "spec": spec}))))];
+            let store = Store::default();
+            let ended = follow(futures::stream::iter(events), kind(id).tenant.unwrap(), &store, hooks).await;
+            assert_eq!(ended, Ended::Stream, "the kind is still followed");
+            let stored = store.get(&name).unwrap();
+            assert_eq!(stored.is_cut, is_cut, "{}: {maps}", id.label());
+            assert_eq!(
+                stored.object()["spec"].get("to").is_none(),
+                is_cut,
+                "{}: {maps}",
+                id.label()
+            );
         }
     }
 }
