@@ -4,7 +4,7 @@ use super::{
     admission, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
-    egress,
+    egress, encryption,
     endpoints::Endpoints,
     garbage_collection,
     input::ControlPlaneInput,
@@ -107,6 +107,21 @@ fn token_flags(input: &ControlPlaneInput<'_>, issuers: &[&str]) -> [String; 7] {
     ]
 }
 
+/// Adds the certificates of authorities that it trusts, and the keys of tokens.
+fn insert_keys(input: &ControlPlaneInput<'_>, authorities: &Authorities, files: &mut BTreeMap<String, String>) {
+    files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
+    files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
+    files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
+    files.insert(
+        "service-account.key".into(),
+        authorities.service_account.private_pem.clone(),
+    );
+    files.insert(
+        "service-account.pub".into(),
+        authorities.service_account.public_pem.clone(),
+    );
+}
+
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,
@@ -125,17 +140,8 @@ pub(super) fn render(
     );
     let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
-    files.insert("client-ca.crt".into(), authorities.trusted_clients.clone());
-    files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
-    files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
-    files.insert(
-        "service-account.key".into(),
-        authorities.service_account.private_pem.clone(),
-    );
-    files.insert(
-        "service-account.pub".into(),
-        authorities.service_account.public_pem.clone(),
-    );
+    let encryption = encryption::for_api_server(&authorities.encryption, &mut files);
+    insert_keys(input, authorities, &mut files);
 
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
@@ -186,6 +192,7 @@ pub(super) fn render(
             .map(|issuer| flag("service-account-issuer", issuer)),
     );
     args.extend(egress);
+    args.extend(encryption);
     args.extend(version_flags(input.version));
     args.extend(
         berth_kubernetes_versions::features::group_scheduling(input.version)

@@ -9,6 +9,7 @@ use super::{
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
     recorded_kinds::RecordedKinds,
+    rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
     unused_nodes,
 };
@@ -60,6 +61,10 @@ pub struct TenantMemory {
     pub connection: Connection,
     /// Its keys, once loaded.
     pub(super) authorities: Mutex<Option<KnownAuthorities>>,
+    /// Whether its keys were found to be enough to read everything that it stores, when this process saw them first.
+    pub(super) is_encryption_readable: AtomicBool,
+    /// How far the rewriting of its objects is.
+    pub(super) rewriting: Mutex<Rewriting>,
     /// Which database it has, if the host has a record of that and etcd had that one when it answered last: see `apply::datastore_identity`.
     pub(super) database: Mutex<Option<String>>,
     /// The further kinds in the record of its settings, as this process has written it last.
@@ -103,6 +108,11 @@ pub struct TenantMemory {
 }
 
 impl TenantMemory {
+    /// Forgets how far the rewriting of its objects is: they are to be stored otherwise from now on.
+    pub(super) fn forget_rewriting(&self) {
+        *lock(&self.rewriting) = Rewriting::default();
+    }
+
     /// Whether a reconcile may end before it looks at the components, because something has to be recorded or decided first: not too often in a
     /// row. A team decides how often there is something, and no component would be updated meanwhile. Counts the reconcile.
     pub(super) fn may_end_early(&self) -> bool {
@@ -261,6 +271,8 @@ impl Tenants {
                 host: Applier::new(host.clone()),
                 connection: Connection::default(),
                 authorities: Mutex::default(),
+                is_encryption_readable: AtomicBool::new(false),
+                rewriting: Mutex::default(),
                 database: Mutex::default(),
                 recorded_kinds: Mutex::default(),
                 leaves: Mutex::new(None),

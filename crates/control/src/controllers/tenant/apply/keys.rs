@@ -1,13 +1,16 @@
 //! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
 //!
-//! `pki` holds the authorities. It is created exactly once, and changed when a rotation replaces one; `certificates` holds the leaves and follows renewals.
+//! `pki` holds the authorities, and the keys with which the tenant's objects are encrypted. It is created exactly once, and changed when a rotation
+//! replaces one of them; `certificates` holds the leaves and follows renewals.
 //! If somebody deletes `pki`, for example with its namespace, control stores what it knows again: the next one would make other keys, and no
 //! kubeconfig and no token of the tenant would be accepted any more.
 
 use super::super::{build::host_objects, context::TenantContext, memory::KnownAuthorities, target::Tenant};
 use crate::{
     apply::{is_status, optional},
-    control_plane::{Authorities, LeafStore, Rotation, RotationStep},
+    control_plane::{
+        Authorities, CertificateError, Encryption, EncryptionState, EncryptionStep, LeafStore, Rotation, RotationStep,
+    },
     error::{ReconcileError, api},
     secret_texts::read_texts,
 };
@@ -150,14 +153,49 @@ pub(super) async fn record_rotation(
         return Ok(recorded);
     }
     let after = step.carry_out(&mut stored, tenant.id.hash(), context.clock.now())?;
+    replace(&secrets, &mut secret, stored).await?;
+    Ok(after)
+}
+
+/// Takes a step of the encryption of what the tenant stores, that is recorded as `expected`. As [`record_rotation`].
+///
+/// # Errors
+/// The host refuses or does not answer, the Secret was changed at the same time, or what is stored is damaged.
+pub(super) async fn record_encryption(
+    context: &TenantContext,
+    tenant: &Tenant,
+    expected: Option<&EncryptionState>,
+    step: &EncryptionStep,
+) -> Result<Option<EncryptionState>, ReconcileError> {
+    remember(tenant, None);
+    tenant.memory.forget_rewriting();
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
+    let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
+    let mut stored = read_texts(secret.clone());
+    let read = |stored: &BTreeMap<String, String>| Encryption::read(stored).map_err(CertificateError::from);
+    let recorded = read(&stored)?.state().cloned();
+    if recorded.as_ref() != expected {
+        return Ok(recorded);
+    }
+    let carried_out = step.carry_out(&mut stored, context.clock.now());
+    carried_out.map_err(CertificateError::from)?;
+    let after = read(&stored)?.state().cloned();
+    replace(&secrets, &mut secret, stored).await?;
+    Ok(after)
+}
+
+/// Stores this in the Secret that was read. A change at the same time is a conflict.
+async fn replace(
+    secrets: &Api<Secret>,
+    secret: &mut Secret,
+    stored: BTreeMap<String, String>,
+) -> Result<(), ReconcileError> {
     let data = stored
         .into_iter()
         .map(|(name, text)| (name, ByteString(text.into_bytes())));
     secret.data = Some(data.collect());
-    // With the version that was read: a change at the same time is a conflict.
-    let replaced = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
-    replaced.map_err(api("store the tenant's PKI"))?;
-    Ok(after)
+    let replaced = secrets.replace(AUTHORITIES, &PostParams::default(), secret).await;
+    replaced.map(drop).map_err(api("store the tenant's PKI"))
 }
 
 /// The tenant's leaf certificates as they are stored.

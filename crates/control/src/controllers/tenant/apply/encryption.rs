@@ -1,0 +1,231 @@
+//! Follows the encryption of what a tenant stores: makes its first key, observes what runs, and records the next step.
+//!
+//! A step is one write of the Secret with the authorities. What follows from it is rendered and applied by the next reconcile, as everything
+//! else is. What fails here is in the condition `EncryptedAtRest` and stops nothing else, but for keys that are missing: an API server without them
+//! would run, and neither show nor delete what it cannot read.
+
+use super::{
+    super::{
+        context::TenantContext, encryption::ObservedEncryption, rotation::Finding, settings::Settings, target::Tenant,
+    },
+    Accepted, ControlPlane, Prepared, keys,
+    rewrite::{self, Rewritten},
+    rotation::find_outdated,
+};
+use crate::{
+    control_plane::{
+        API_SERVER, Authorities, Change, Component, Encryption, EncryptionState, EncryptionStep,
+        encryption::{describe_key, folder},
+    },
+    error::ReconcileError,
+};
+use berth_api::EncryptionPhase;
+use jiff::Timestamp;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// Pause before a change under way is looked at again.
+const POLL: Duration = Duration::from_secs(2);
+/// Pause before a step that failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Time to look whether every stored object can be read: a thousand pages of etcd. Who has more starts without.
+const CHECK_LIMIT: Duration = Duration::from_secs(15);
+/// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
+const SECRETS: &str = "secrets";
+
+/// The resources whose objects are to be encrypted.
+fn wanted_resources(settings: &Settings) -> BTreeSet<String> {
+    let listed = settings.encryption.iter().flat_map(|encryption| &encryption.resources);
+    listed.cloned().collect()
+}
+
+/// Looks whether the tenant has the keys of what it stores, and makes its first key if its class encrypts something. Returns the authorities with it.
+///
+/// # Errors
+/// The host or the datastore refuses or does not answer, or objects are encrypted with a key that is missing.
+pub(super) async fn prepare_encryption(
+    context: &TenantContext,
+    accepted: &Accepted,
+    authorities: Arc<Authorities>,
+) -> Result<Arc<Authorities>, ReconcileError> {
+    let tenant = &accepted.tenant;
+    let wanted = wanted_resources(&accepted.settings);
+    let encryption = &authorities.encryption;
+    let is_begun = encryption.state().is_some();
+    let published = tenant
+        .cluster
+        .status
+        .as_ref()
+        .and_then(|status| status.encryption.as_ref());
+    if !is_begun && wanted.is_empty() && published.is_none() {
+        return Ok(authorities);
+    }
+    if !tenant.memory.is_encryption_readable.load(Ordering::Relaxed) {
+        let published = published.iter().flat_map(|status| &status.resources);
+        let known = encryption.resources().chain([SECRETS]);
+        let resources = known.chain(wanted.iter().chain(published).map(String::as_str));
+        check_readable(context, tenant, encryption, resources.collect()).await?;
+        tenant.memory.is_encryption_readable.store(true, Ordering::Relaxed);
+    }
+    if is_begun || wanted.is_empty() {
+        return Ok(authorities);
+    }
+    // Nothing has to be read in a tenant without objects. An API server that was started a moment ago is replaced before anything is taken for encrypted.
+    let begins_with = match context.datastore.count_keys(&tenant.id).await? {
+        0 => EncryptionPhase::Rewriting,
+        _ => EncryptionPhase::Distributing,
+    };
+    let request = tenant.cluster.encryption_key_rotation_request();
+    let begin = EncryptionStep::Begin(Change {
+        resources: wanted,
+        requested_at: encryption.due_request(request, context.clock.now()),
+        begins_with,
+    });
+    keys::record_encryption(context, tenant, None, &begin).await?;
+    keys::load_authorities(context, tenant).await
+}
+
+/// Looks in etcd whether the keys that are stored are enough to read everything, unless API servers run with these keys.
+async fn check_readable(
+    context: &TenantContext,
+    tenant: &Tenant,
+    encryption: &Encryption,
+    resources: BTreeSet<&str>,
+) -> Result<(), ReconcileError> {
+    if encryption.state().is_some() && context.runtime.is_available(&tenant.id, API_SERVER).await? {
+        return Ok(());
+    }
+    let check = find_unreadable(context, tenant, encryption, resources);
+    let Some(found) = tenant.slot.lend(CHECK_LIMIT, Box::pin(check)).await else {
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            "there was no time to look whether everything that a tenant stores can be read"
+        );
+        return Ok(());
+    };
+    found?.map_or(Ok(()), Err)
+}
+
+/// Why an object cannot be read; none if all can.
+async fn find_unreadable(
+    context: &TenantContext,
+    tenant: &Tenant,
+    encryption: &Encryption,
+    resources: BTreeSet<&str>,
+) -> Result<Option<ReconcileError>, ReconcileError> {
+    for resource in resources {
+        let folder = folder(resource);
+        let mut after: Option<String> = None;
+        loop {
+            let mut page = rewrite::read_page(context, tenant, &folder, after.as_deref()).await?;
+            if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
+                return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));
+            }
+            match page.heads.pop() {
+                Some((name, _)) if page.has_more => after = Some(name),
+                _ => break,
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn describe_missing_key(tenant: &Tenant, resource: &str, key: &str) -> ReconcileError {
+    let namespace = tenant.id.control_plane_namespace();
+    ReconcileError::Blocked {
+        reason: "EncryptionKeyMissing",
+        message: format!(
+            "the datastore has {resource} that are encrypted with the key {key}, and Secret {namespace}/pki of the host does not have this key. Nothing \
+             is started or changed, as no API server could read them. Restore the entries of the Secret that begin with encryption from a backup"
+        ),
+    }
+}
+
+/// Takes the next step of the encryption of the tenant, if there is one and what it waits for was observed in this reconcile.
+pub(super) async fn follow_encryption(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+) -> ObservedEncryption {
+    let tenant = &prepared.accepted.tenant;
+    let encryption = &prepared.authorities.encryption;
+    let wanted = wanted_resources(&prepared.accepted.settings);
+    let request = tenant.cluster.encryption_key_rotation_request();
+    let due = encryption.due_request(request, context.clock.now());
+    let observed = |state: Option<&EncryptionState>, finding| ObservedEncryption::new(state.cloned(), request, finding);
+    if encryption.next_step(&wanted, due, &Ok(())) == EncryptionStep::Rest {
+        return observed(encryption.state(), Finding::Done);
+    }
+    if matches!(control_plane, ControlPlane::Asleep { .. }) {
+        return observed(encryption.state(), Finding::Sleeps);
+    }
+    match take_step(context, prepared, control_plane, (&wanted, due)).await {
+        Ok((recorded, finding)) => {
+            let pause = if finding == Finding::Done { Duration::ZERO } else { POLL };
+            context.queue.add_after(tenant.key(), pause);
+            observed(recorded.as_ref(), finding)
+        }
+        Err(error) => {
+            context.queue.add_after(tenant.key(), RETRY);
+            observed(encryption.state(), Finding::Failed(error.to_string()))
+        }
+    }
+}
+
+/// Decides the next step and records it, or rewrites some objects. Returns the state as it is then.
+async fn take_step(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+    (wanted, due): (&BTreeSet<String>, Option<Timestamp>),
+) -> Result<(Option<EncryptionState>, Finding), ReconcileError> {
+    let tenant = &prepared.accepted.tenant;
+    let encryption = &prepared.authorities.encryption;
+    let api_servers = observe_api_servers(context, prepared, control_plane).await?;
+    let recorded = encryption.state().cloned();
+    let step = match encryption.next_step(wanted, due, &api_servers) {
+        EncryptionStep::Rewrite => {
+            let applier = match control_plane {
+                ControlPlane::Started { started, .. } => started.api_server.applier(),
+                ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
+            };
+            let Some(applier) = applier else {
+                return Ok((recorded, Finding::Waits("the API server does not answer yet".into())));
+            };
+            match rewrite::rewrite(context, tenant, encryption, applier.client()).await? {
+                Rewritten::All => EncryptionStep::Enter(EncryptionPhase::Completed),
+                Rewritten::Part(progress) => return Ok((recorded, Finding::Waits(progress))),
+            }
+        }
+        other => other,
+    };
+    match &step {
+        EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, Finding::Done)),
+        EncryptionStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
+        EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
+            let after = keys::record_encryption(context, tenant, recorded.as_ref(), &step).await?;
+            Ok((after, Finding::Done))
+        }
+    }
+}
+
+/// Whether every API server that runs has what was rendered in this reconcile.
+async fn observe_api_servers(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+) -> Result<Result<(), String>, ReconcileError> {
+    let ControlPlane::Started { started, .. } = control_plane else {
+        let missing = "the API server does not run; the condition ControlPlaneReady says why";
+        return Ok(Err(missing.into()));
+    };
+    let mut components = started.components.iter();
+    let api_server: Vec<&Component> = components
+        .find(|component| component.name == API_SERVER)
+        .into_iter()
+        .collect();
+    find_outdated(context, prepared, &api_server).await
+}
