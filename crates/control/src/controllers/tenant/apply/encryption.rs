@@ -31,8 +31,10 @@ use std::{
 const POLL: Duration = Duration::from_secs(2);
 /// Pause before a step that failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// Time to look whether every stored object can be read: a thousand pages of etcd. Who has more starts without.
+/// Time to look whether every stored object can be read: thousands of pages of etcd. A tenant with more is started without.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
+/// The same with the time in which it waits for its turn.
+const CHECK_LIMIT_WITH_WAIT: Duration = Duration::from_secs(30);
 /// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
 const SECRETS: &str = "secrets";
 
@@ -98,15 +100,26 @@ async fn check_readable(
     if encryption.state().is_some() && context.runtime.is_available(&tenant.id, API_SERVER).await? {
         return Ok(());
     }
-    let check = find_unreadable(context, tenant, encryption, resources);
-    let Some(found) = tenant.slot.lend(CHECK_LIMIT, Box::pin(check)).await else {
-        tracing::warn!(
-            tenant = tenant.id.slug(),
-            "there was no time to look whether everything that a tenant stores can be read"
-        );
-        return Ok(());
+    let check = async {
+        // All tenants may be started at the same time.
+        let _turn = context.tenants.head_reading.lock().await;
+        let check = find_unreadable(context, tenant, encryption, resources);
+        tokio::time::timeout(CHECK_LIMIT, check).await
     };
-    found?.map_or(Ok(()), Err)
+    match tenant.slot.lend(CHECK_LIMIT_WITH_WAIT, Box::pin(check)).await {
+        Some(Ok(found)) => found?.map_or(Ok(()), Err),
+        Some(Err(_)) => {
+            tracing::warn!(
+                tenant = tenant.id.slug(),
+                "there was no time to look whether everything that a tenant stores can be read"
+            );
+            Ok(())
+        }
+        None => Err(ReconcileError::Blocked {
+            reason: "EncryptionNotChecked",
+            message: "the tenant waits until Berth has looked whether it has the keys of what is stored".into(),
+        }),
+    }
 }
 
 /// Why an object cannot be read; none if all can.
@@ -120,7 +133,10 @@ async fn find_unreadable(
         let folder = folder(resource);
         let mut after: Option<String> = None;
         loop {
-            let mut page = rewrite::read_page(context, tenant, &folder, after.as_deref()).await?;
+            let mut page = context
+                .datastore
+                .read_heads(&tenant.id, &folder, after.as_deref())
+                .await?;
             if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
                 return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));
             }

@@ -101,16 +101,13 @@ async fn run_pass(
 }
 
 /// A page of what etcd has of a tenant. One at a time is read, over all tenants: a page has up to 12 MiB.
-///
-/// # Errors
-/// The datastore refuses or does not answer.
-pub(super) async fn read_page(
+async fn read_page(
     context: &TenantContext,
     tenant: &Tenant,
     folder: &str,
     after: Option<&str>,
 ) -> Result<HeadPage, ReconcileError> {
-    let _turn = context.tenants.size_reading.lock().await;
+    let _turn = context.tenants.head_reading.lock().await;
     Ok(context.datastore.read_heads(&tenant.id, folder, after).await?)
 }
 
@@ -139,26 +136,23 @@ async fn rewrite_objects(
     for (key, result) in keys.iter().zip(results) {
         match result {
             Ok(()) => progress.add_rewritten(),
-            Err(error) => match error.refusal() {
-                Some(why) => progress.add_refused(&format!("{resource} {key}"), why),
-                None => failed = Some(error),
-            },
+            // It may concern this object alone. Whatever it is, the next round tries again.
+            Err(kube::Error::Api(status)) => progress.add_refused(&format!("{resource} {key}"), &status.message),
+            Err(error) => failed = Some(error),
         }
     }
-    failed.map_or(Ok(()), Err)
+    failed.map_or(Ok(()), |error| Err(api("rewrite an object of the tenant")(error)))
 }
 
 /// Lets the API server store an object again. That it is gone is no error.
-async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> Result<(), ReconcileError> {
+async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube::Result<()> {
     let (objects, name): (Api<DynamicObject>, &str) = match key.rsplit_once('/') {
         Some((namespace, name)) => (Api::namespaced_with(client.clone(), namespace, kind), name),
         None => (Api::all_with(client.clone(), kind), key),
     };
     let nothing = Patch::Merge(json!({}));
     let patched = objects.patch_metadata(name, &PatchParams::default(), &nothing).await;
-    optional(patched)
-        .map(drop)
-        .map_err(api("rewrite an object of the tenant"))
+    optional(patched).map(drop)
 }
 
 /// How the API server serves a resource; none if it does not.
