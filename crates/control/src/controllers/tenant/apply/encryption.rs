@@ -2,7 +2,7 @@
 //!
 //! A step is one write of the Secret with the authorities. What follows from it is rendered and applied by the next reconcile, as everything
 //! else is. What fails here is in the condition `EncryptedAtRest` and stops nothing else, but for keys that are missing: an API server without them
-//! would run, and neither show nor delete what it cannot read.
+//! may never be ready, and does not say why.
 
 use super::{
     super::{
@@ -86,7 +86,7 @@ pub(super) async fn prepare_encryption(
         requested_at: encryption.due_request(request, context.clock.now()),
         begins_with,
     });
-    keys::record_encryption(context, tenant, None, &begin).await?;
+    keys::record_encryption(context, tenant, encryption, &begin).await?;
     keys::load_authorities(context, tenant).await
 }
 
@@ -222,7 +222,7 @@ async fn take_step(
         EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, Finding::Done)),
         EncryptionStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
         EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
-            let after = keys::record_encryption(context, tenant, recorded.as_ref(), &step).await?;
+            let after = keys::record_encryption(context, tenant, encryption, &step).await?;
             Ok((after, Finding::Done))
         }
     }

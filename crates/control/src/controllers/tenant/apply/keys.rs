@@ -157,14 +157,15 @@ pub(super) async fn record_rotation(
     Ok(after)
 }
 
-/// Takes a step of the encryption of what the tenant stores, that is recorded as `expected`. As [`record_rotation`].
+/// Takes a step of the encryption of what the tenant stores, that is stored as `expected`, its keys included: somebody may have restored one. As
+/// [`record_rotation`].
 ///
 /// # Errors
 /// The host refuses or does not answer, the Secret was changed at the same time, or what is stored is damaged.
 pub(super) async fn record_encryption(
     context: &TenantContext,
     tenant: &Tenant,
-    expected: Option<&EncryptionState>,
+    expected: &Encryption,
     step: &EncryptionStep,
 ) -> Result<Option<EncryptionState>, ReconcileError> {
     remember(tenant, None);
@@ -173,9 +174,9 @@ pub(super) async fn record_encryption(
     let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
     let mut stored = read_texts(secret.clone());
     let read = |stored: &BTreeMap<String, String>| Encryption::read(stored).map_err(CertificateError::from);
-    let recorded = read(&stored)?.state().cloned();
-    if recorded.as_ref() != expected {
-        return Ok(recorded);
+    let found = read(&stored)?;
+    if found != *expected {
+        return Ok(found.state().cloned());
     }
     let carried_out = step.carry_out(&mut stored, context.clock.now());
     carried_out.map_err(CertificateError::from)?;
