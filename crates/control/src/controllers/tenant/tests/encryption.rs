@@ -10,8 +10,8 @@ const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const REQUEST: &str = "berth.dev/encryption-key-rotation-requested-at";
 /// Enough reconciles for each change.
 const MAX_RECONCILES: usize = 30;
-/// All phases of a change in their order.
-const PHASES: [&str; 4] = ["Distributing", "Writing", "Rewriting", "Completed"];
+/// The phases of the first change in their order, as the status shows them: the one before ends in the reconcile in which it begins.
+const PHASES: [&str; 3] = ["Writing", "Rewriting", "Completed"];
 /// Where etcd has two Secrets of the tenant.
 const STORED: [&str; 2] = ["secrets/team/a", "secrets/team/b"];
 
