@@ -32,7 +32,7 @@ pub use component::{
     SCHEDULER, SYNCER,
 };
 pub use coredns::DNS_USER;
-pub use encryption::{Change, Encryption, EncryptionError, EncryptionState, EncryptionStep};
+pub use encryption::{Change, Encryption, EncryptionError, EncryptionState, EncryptionStep, Kept};
 pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
 

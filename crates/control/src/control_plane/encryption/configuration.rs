@@ -1,6 +1,6 @@
 //! The configuration from which an API server reads how to encrypt.
 
-use super::{Encryption, EncryptionPhase};
+use super::{CONFIGURATION, Encryption, EncryptionError, EncryptionPhase};
 use crate::control_plane::component::file_flag;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// File of the API server. API servers read files that end with `.json` or `.yaml` as admission policies.
 const FILE: &str = "encryption.conf";
 
-/// The flag of an API server, whose file is added to its files; none if no object was ever encrypted. API servers are not to read the file again by
+/// The flag of an API server, whose file is added to its files; none if no stored object may be encrypted. API servers are not to read the file again by
 /// themselves: a runtime never changes files for one that runs, and knows of each which it has.
 pub(in crate::control_plane) fn for_api_server(
     encryption: &Encryption,
@@ -18,17 +18,32 @@ pub(in crate::control_plane) fn for_api_server(
     Some(file_flag("encryption-provider-config", FILE))
 }
 
+/// Stores the configuration beside the keys from which it follows.
+///
+/// # Errors
+/// What is stored is damaged.
+pub(super) fn store_configuration(stored: &mut BTreeMap<String, String>) -> Result<(), EncryptionError> {
+    match Encryption::read(stored)?.configuration() {
+        Some(text) => stored.insert(CONFIGURATION.into(), text),
+        None => stored.remove(CONFIGURATION),
+    };
+    Ok(())
+}
+
 impl Encryption {
-    /// The `EncryptionConfiguration` of an API server; none if no object was ever encrypted.
+    /// The `EncryptionConfiguration` of an API server; none if no stored object may be encrypted.
     pub fn configuration(&self) -> Option<String> {
-        let state = self.state.as_ref().filter(|state| !state.resources.is_empty())?;
+        let state = self.state.as_ref()?;
+        let resources = self.resources();
+        if resources.is_empty() {
+            return None;
+        }
         let written = match state.phase {
             EncryptionPhase::Distributing => &state.previous,
             EncryptionPhase::Writing | EncryptionPhase::Rewriting | EncryptionPhase::Completed => &state.target,
         };
-        let (encrypted, plain): (BTreeSet<&String>, BTreeSet<&String>) = state
-            .resources
-            .iter()
+        let (encrypted, plain): (BTreeSet<&str>, BTreeSet<&str>) = resources
+            .into_iter()
             .partition(|resource| written.key.is_some() && written.resources.contains(*resource));
         let entries = [(encrypted, written.key.as_deref()), (plain, None)];
         let entries: Vec<Value> = entries

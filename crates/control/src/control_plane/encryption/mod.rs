@@ -8,14 +8,17 @@
 //! | Rewriting | as they are to | every stored object was found in etcd to be written so |
 //! | Completed | as they are to; keys that no object needs are gone | |
 //!
-//! In all phases API servers read objects that are encrypted with any key that is stored, and those that are not encrypted. Keys and state are in
+//! In all phases API servers read objects that are encrypted with any key that is stored, and those that are not encrypted. They do so for every
+//! resource that was ever encrypted, as a backup may have such objects, and all of these are looked at before a key goes. Keys and state are in
 //! the Secret of the authorities, and each step is one write of it. Everything else is rendered from it again and again, so that it does not
 //! matter where a process is killed.
 
 mod configuration;
+mod kept;
 mod step;
 
 pub(super) use configuration::for_api_server;
+pub use kept::{Kept, keep};
 pub use step::{Change, EncryptionStep};
 
 use berth_api::{EncryptionPhase, RotationRequest, names, text::printable_start};
@@ -34,6 +37,8 @@ const KEY: &str = "encryption-key-";
 const ENCRYPTED: &str = "k8s:enc:";
 /// The same of one that is encrypted as Berth does it, before the name of the key and a colon.
 const SECRETBOX: &str = "k8s:enc:secretbox:v1:";
+/// Resources of which objects may be encrypted if there are keys of a backup, and no state that names any.
+const OF_BACKUP: [&str; 2] = ["configmaps", "secrets"];
 /// Bytes of the name of a key that are shown.
 const MAX_NAME: usize = 64;
 
@@ -82,6 +87,9 @@ pub struct EncryptionState {
     pub previous: Target,
     /// Resources of which stored objects may be encrypted.
     pub resources: BTreeSet<String>,
+    /// Resources of which objects were ever encrypted: a backup may have some.
+    #[serde(default)]
+    pub ever: BTreeSet<String>,
 }
 
 /// The encryption of a tenant, as it is stored beside its authorities.
@@ -123,7 +131,7 @@ impl Encryption {
             .transpose()
             .map_err(|error| damaged(error.to_string()))?;
         let Some(state) = state else {
-            // Of a backup. They are of no use without the state.
+            // Keys of a backup.
             return Ok(Self { keys, state: None });
         };
         let named = [&state.target.key, &state.previous.key];
@@ -147,10 +155,19 @@ impl Encryption {
         Some((target.key.as_deref()?, &target.resources))
     }
 
-    /// Resources of which stored objects may be encrypted.
-    pub fn resources(&self) -> impl Iterator<Item = &str> {
-        let all = self.state.iter().flat_map(|state| &state.resources);
-        all.map(String::as_str)
+    /// Resources of which stored objects may be encrypted: those of the last change, and as long as there is a key all that ever were, as objects of a
+    /// backup may need it.
+    pub fn resources(&self) -> BTreeSet<&str> {
+        let Some(state) = &self.state else {
+            return BTreeSet::new();
+        };
+        let of_backup = state.ever.iter().filter(|_| !self.keys.is_empty());
+        state.resources.iter().chain(of_backup).map(String::as_str).collect()
+    }
+
+    /// Names of all keys that are stored.
+    pub fn key_names(&self) -> BTreeSet<String> {
+        self.keys.keys().cloned().collect()
     }
 
     /// The time of a request for another key that is to be carried out now: it is later than the last one that was begun, and not in the future.

@@ -1,7 +1,8 @@
 //! The next step of a change, and what it changes in the Secret.
 
 use super::{
-    CONFIGURATION, Encryption, EncryptionError, EncryptionPhase, EncryptionState, KEY, STATE, Target, key_name,
+    Encryption, EncryptionError, EncryptionPhase, EncryptionState, KEY, OF_BACKUP, STATE, Target,
+    configuration::store_configuration, key_name,
 };
 use berth_pki::create_symmetric_key;
 use jiff::Timestamp;
@@ -53,7 +54,8 @@ impl Encryption {
             })
         };
         let Some(state) = &self.state else {
-            return if wanted.is_empty() {
+            // With keys of a backup and without the state, somebody has to look for what they have encrypted.
+            return if wanted.is_empty() && self.keys.is_empty() {
                 EncryptionStep::Rest
             } else {
                 begin(due)
@@ -86,8 +88,9 @@ impl EncryptionStep {
     /// # Errors
     /// What is stored is damaged, or no key can be made.
     pub fn carry_out(&self, stored: &mut BTreeMap<String, String>, now: Timestamp) -> Result<(), EncryptionError> {
-        let before = Encryption::read(stored)?.state;
-        let after = match (self, before) {
+        let read = Encryption::read(stored)?;
+        let resources = read.resources().into_iter().map(ToOwned::to_owned).collect();
+        let after = match (self, read.state) {
             (Self::Rest | Self::Wait(_) | Self::Rewrite, _) => return Ok(()),
             (Self::Begin(change), before) => begin(change, before, stored, now)?,
             (Self::Enter(_), None) => return Err(EncryptionError::Missing(STATE.into())),
@@ -104,16 +107,13 @@ impl EncryptionStep {
             (Self::Enter(phase), Some(before)) => EncryptionState {
                 phase: *phase,
                 since: now,
+                resources,
                 ..before
             },
         };
         // It cannot fail: there are only texts.
         stored.insert(STATE.into(), serde_json::to_string(&after).unwrap_or_default());
-        match Encryption::read(stored)?.configuration() {
-            Some(text) => stored.insert(CONFIGURATION.into(), text),
-            None => stored.remove(CONFIGURATION),
-        };
-        Ok(())
+        store_configuration(stored)
     }
 }
 
@@ -127,9 +127,10 @@ fn begin(
     let requested_at = change
         .requested_at
         .or(before.as_ref().and_then(|before| before.requested_at));
-    let (previous, earlier, mut resources) = before.map_or_else(Default::default, |before| {
-        (before.target, before.previous.key, before.resources)
-    });
+    let (previous, earlier, mut resources, mut ever) = match before {
+        Some(before) => (before.target, before.previous.key, before.resources, before.ever),
+        None => (Target::default(), None, of_backup(stored), BTreeSet::new()),
+    };
     let is_rotation = change.requested_at.is_some() && previous.key.is_some();
     // With the earlier key if encryption was turned off and everything is not decrypted yet.
     let kept = previous.key.clone().or(earlier).filter(|_| !is_rotation);
@@ -139,6 +140,7 @@ fn begin(
         None => Some(add_key(stored)?),
     };
     resources.extend(change.resources.iter().cloned());
+    ever.extend(resources.iter().cloned());
     Ok(EncryptionState {
         phase: change.begins_with,
         since: now,
@@ -149,7 +151,15 @@ fn begin(
         },
         previous,
         resources,
+        ever,
     })
+}
+
+/// Resources of which stored objects may be encrypted with keys that are stored without a state.
+fn of_backup(stored: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let has_keys = stored.keys().any(|name| name.starts_with(KEY));
+    let resources = OF_BACKUP.iter().filter(|_| has_keys);
+    resources.map(ToString::to_string).collect()
 }
 
 /// Makes a key. Returns its name.

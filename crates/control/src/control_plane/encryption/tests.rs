@@ -127,6 +127,7 @@ impl Tenant {
                 let stale = self
                     .objects
                     .iter()
+                    .filter(|((resource, _), _)| encryption.resources().contains(resource.as_str()))
                     .find(|((resource, _), head)| !encryption.is_current(resource, head))
                     .map(|(key, _)| key.clone());
                 match stale {
@@ -328,6 +329,85 @@ fn a_key_that_was_restored_is_read_with_and_then_deleted_again() {
     tenant.settle(&wanted, 0);
     assert_eq!(tenant.heads("secrets"), BTreeSet::from([head_of(&key).as_slice()]));
     assert!(!tenant.stored.contains_key(&restored));
+}
+
+#[test]
+fn objects_of_a_backup_are_decrypted_before_a_restored_key_goes_although_nothing_is_encrypted_any_more() {
+    let mut tenant = Tenant::new();
+    tenant.settle(&set(&RESOURCES), 0);
+    tenant.settle(&set(&[]), 0);
+    let restored = key_name(RESTORED);
+    tenant.stored.insert(restored.clone(), RESTORED.into());
+    tenant.servers = [Server::new(&tenant.stored), Server::new(&tenant.stored)];
+    for resource in RESOURCES {
+        tenant.objects.insert((resource.into(), 0), head_of(&restored));
+    }
+    tenant.check_all_readable();
+    tenant.settle(&set(&[]), 0);
+    assert!(!tenant.stored.contains_key(&restored));
+    assert!(tenant.objects.values().all(|head| !head.starts_with(b"k8s:enc:")));
+    assert_eq!(tenant.encryption().configuration(), None);
+}
+
+#[test]
+fn objects_of_a_backup_of_a_resource_that_is_no_longer_listed_are_read_and_lose_no_key() {
+    let mut tenant = Tenant::new();
+    let wanted = set(&["secrets"]);
+    tenant.settle(&set(&RESOURCES), 0);
+    tenant.settle(&wanted, 0);
+    let head = head_of(&tenant.key());
+    tenant.objects.insert(("widgets.example.com".into(), 0), head.clone());
+    tenant.check_all_readable();
+    assert!(tenant.step(&wanted, Some(at(1000)), 0));
+    tenant.settle(&wanted, 0);
+    assert!(!tenant.heads("widgets.example.com").contains(head.as_slice()));
+}
+
+#[test]
+fn keys_of_a_backup_without_a_state_are_kept_until_nothing_needs_them() {
+    for wanted in [set(&[]), set(&["widgets.example.com"])] {
+        let mut tenant = Tenant::new();
+        let restored = key_name(RESTORED);
+        tenant.stored.insert(restored.clone(), RESTORED.into());
+        let step = tenant.encryption().next_step(&wanted, None, &Ok(()));
+        assert!(matches!(step, EncryptionStep::Begin(_)), "{step:?}");
+        tenant.carry_out(&step);
+        tenant.servers = [Server::new(&tenant.stored), Server::new(&tenant.stored)];
+        tenant.objects.insert(("secrets".into(), 0), head_of(&restored));
+        tenant.check_all_readable();
+        tenant.settle(&wanted, 0);
+        assert!(!tenant.stored.contains_key(&restored));
+        assert!(
+            tenant
+                .heads("secrets")
+                .iter()
+                .all(|head| !head.starts_with(b"k8s:enc:"))
+        );
+    }
+}
+
+#[test]
+fn keys_and_state_are_put_back_and_keys_that_somebody_has_added_stay() {
+    let mut tenant = Tenant::new();
+    tenant.settle(&set(&["secrets"]), 0);
+    let older = tenant.stored.clone();
+    tenant.step(&set(&["secrets"]), Some(at(1000)), 0);
+    tenant.settle(&set(&["secrets"]), 0);
+    let known = tenant.stored.clone();
+    assert_eq!(keep(&known, &mut known.clone()), Kept::default());
+
+    let mut restored = older.clone();
+    let kept = keep(&known, &mut restored);
+    assert!(kept.is_changed && kept.has_further_keys);
+    let read = Encryption::read(&restored).unwrap();
+    assert_eq!(read.state(), tenant.encryption().state());
+    assert_eq!(read.key_names().len(), 2);
+
+    let mut emptied = BTreeMap::from([("server-ca.crt".to_owned(), "x".to_owned())]);
+    let kept = keep(&known, &mut emptied);
+    assert!(kept.is_changed && !kept.has_further_keys);
+    assert_eq!(Encryption::read(&emptied).unwrap(), tenant.encryption());
+    assert!(!keep(&BTreeMap::new(), &mut older.clone()).is_changed);
 }
 
 #[test]

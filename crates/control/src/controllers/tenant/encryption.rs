@@ -115,6 +115,7 @@ mod tests {
                 resources: resources.clone(),
             },
             previous: Target::default(),
+            ever: resources.clone(),
             resources,
         }
     }

@@ -8,6 +8,7 @@ use super::{
     enforcement_places::EnforcementPlaces,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
+    readable::Readable,
     recorded_kinds::RecordedKinds,
     rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
@@ -61,8 +62,8 @@ pub struct TenantMemory {
     pub connection: Connection,
     /// Its keys, once loaded.
     pub(super) authorities: Mutex<Option<KnownAuthorities>>,
-    /// Whether its keys were found to be enough to read everything that it stores, when this process saw them first.
-    pub(super) is_encryption_readable: AtomicBool,
+    /// With which keys everything that it stores was found to be readable, or is being looked at.
+    readable: Mutex<Readable>,
     /// How far the rewriting of its objects is.
     pub(super) rewriting: Mutex<Rewriting>,
     /// Which database it has, if the host has a record of that and etcd had that one when it answered last: see `apply::datastore_identity`.
@@ -108,6 +109,11 @@ pub struct TenantMemory {
 }
 
 impl TenantMemory {
+    /// With which keys everything that it stores was found to be readable.
+    pub(super) fn readable(&self) -> MutexGuard<'_, Readable> {
+        lock(&self.readable)
+    }
+
     /// Forgets how far the rewriting of its objects is: they are to be stored otherwise from now on.
     pub(super) fn forget_rewriting(&self) {
         *lock(&self.rewriting) = Rewriting::default();
@@ -216,6 +222,8 @@ pub(super) struct KnownAuthorities {
     pub(super) loaded: Arc<Authorities>,
     /// The contents of their Secret.
     pub(super) stored: BTreeMap<String, String>,
+    /// The version of the Secret with these contents.
+    pub(super) version: Option<String>,
     /// When the Secret was there last.
     pub(super) seen_at: Instant,
 }
@@ -273,7 +281,7 @@ impl Tenants {
                 host: Applier::new(host.clone()),
                 connection: Connection::default(),
                 authorities: Mutex::default(),
-                is_encryption_readable: AtomicBool::new(false),
+                readable: Mutex::default(),
                 rewriting: Mutex::default(),
                 database: Mutex::default(),
                 recorded_kinds: Mutex::default(),

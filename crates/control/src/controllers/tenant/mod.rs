@@ -30,6 +30,7 @@ mod own_endpoints;
 mod percent;
 mod plan;
 mod quota;
+mod readable;
 mod recorded_kinds;
 mod recorded_settings;
 mod remaining;

@@ -20,6 +20,10 @@ pub(super) struct Rewriting {
     refused: Refused,
     /// Those of the last complete round.
     refused_before: Refused,
+    /// Objects that were rewritten before this round.
+    rewritten_before: u64,
+    /// Whether the last complete round has rewritten nothing, because all that it found was refused.
+    is_refused: bool,
 }
 
 /// How many objects the tenant's API server refused to rewrite, and why the first of them.
@@ -58,10 +62,17 @@ impl Rewriting {
         let is_last = self.found == 0;
         *self = Self {
             rewritten: self.rewritten,
+            rewritten_before: self.rewritten,
+            is_refused: self.refused.objects > 0 && self.rewritten == self.rewritten_before,
             refused_before: std::mem::take(&mut self.refused),
             ..Self::default()
         };
         is_last
+    }
+
+    /// Whether to try again soon is of no use: the last complete round has found nothing but what the API server refuses.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// What people read.
@@ -101,7 +112,11 @@ mod tests {
         let message = rewriting.describe();
         assert!(message.starts_with("1 objects were rewritten so far; the tenant's API server refused 2, the first is secrets team/a: the webhook"));
         assert!(!message.contains('\u{1b}'), "{message}");
-        assert!(rewriting.end_round());
+        assert!(!rewriting.is_refused(), "one was rewritten");
+        rewriting.add_found(1);
+        rewriting.add_refused("secrets team/a", "no");
+        assert!(!rewriting.end_round() && rewriting.is_refused());
+        assert!(rewriting.end_round() && !rewriting.is_refused());
         assert_eq!(rewriting.describe(), "1 objects were rewritten so far");
     }
 }

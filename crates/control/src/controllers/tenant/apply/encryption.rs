@@ -6,7 +6,8 @@
 
 use super::{
     super::{
-        context::TenantContext, encryption::ObservedEncryption, rotation::Finding, settings::Settings, target::Tenant,
+        context::TenantContext, encryption::ObservedEncryption, readable::Place, rotation::Finding, settings::Settings,
+        target::Tenant,
     },
     Accepted, ControlPlane, Prepared, keys,
     rewrite::{self, Rewritten},
@@ -21,17 +22,15 @@ use crate::{
 };
 use berth_api::EncryptionPhase;
 use jiff::Timestamp;
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Pause before a change under way is looked at again.
 const POLL: Duration = Duration::from_secs(2);
 /// Pause before a step that failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// Time to look whether every stored object can be read: thousands of pages of etcd. A tenant with more is started without.
+/// Pause before objects are rewritten again that the tenant's API server has refused.
+const REFUSED: Duration = Duration::from_mins(1);
+/// Time to look whether every stored object can be read: thousands of pages of etcd. For a tenant with more, the look goes on in the next reconcile.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
 /// The same with the time in which it waits for its turn.
 const CHECK_LIMIT_WITH_WAIT: Duration = Duration::from_secs(30);
@@ -62,17 +61,19 @@ pub(super) async fn prepare_encryption(
         .status
         .as_ref()
         .and_then(|status| status.encryption.as_ref());
-    if !is_begun && wanted.is_empty() && published.is_none() {
+    let keys = encryption.key_names();
+    let is_unused = !is_begun && wanted.is_empty() && keys.is_empty();
+    if is_unused && published.is_none() {
         return Ok(authorities);
     }
-    if !tenant.memory.is_encryption_readable.load(Ordering::Relaxed) {
+    if !tenant.memory.readable().is_readable_with(&keys) {
         let published = published.iter().flat_map(|status| &status.resources);
-        let known = encryption.resources().chain([SECRETS]);
+        let known = encryption.resources().into_iter().chain([SECRETS]);
         let resources = known.chain(wanted.iter().chain(published).map(String::as_str));
         check_readable(context, tenant, encryption, resources.collect()).await?;
-        tenant.memory.is_encryption_readable.store(true, Ordering::Relaxed);
+        tenant.memory.readable().note(keys);
     }
-    if is_begun || wanted.is_empty() {
+    if is_begun || is_unused {
         return Ok(authorities);
     }
     // Nothing has to be read in a tenant without objects. An API server that was started a moment ago is replaced before anything is taken for encrypted.
@@ -97,24 +98,17 @@ async fn check_readable(
     encryption: &Encryption,
     resources: BTreeSet<&str>,
 ) -> Result<(), ReconcileError> {
-    if encryption.state().is_some() && context.runtime.is_available(&tenant.id, API_SERVER).await? {
+    if is_published(tenant, encryption) && context.runtime.is_available(&tenant.id, API_SERVER).await? {
         return Ok(());
     }
     let check = async {
         // All tenants may be started at the same time.
         let _turn = context.tenants.head_reading.lock().await;
         let check = find_unreadable(context, tenant, encryption, resources);
-        tokio::time::timeout(CHECK_LIMIT, check).await
+        tokio::time::timeout(CHECK_LIMIT, check).await.ok()
     };
-    match tenant.slot.lend(CHECK_LIMIT_WITH_WAIT, Box::pin(check)).await {
-        Some(Ok(found)) => found?.map_or(Ok(()), Err),
-        Some(Err(_)) => {
-            tracing::warn!(
-                tenant = tenant.id.slug(),
-                "there was no time to look whether everything that a tenant stores can be read"
-            );
-            Ok(())
-        }
+    match tenant.slot.lend(CHECK_LIMIT_WITH_WAIT, Box::pin(check)).await.flatten() {
+        Some(found) => found?.map_or(Ok(()), Err),
         None => Err(ReconcileError::Blocked {
             reason: "EncryptionNotChecked",
             message: "the tenant waits until Berth has looked whether it has the keys of what is stored".into(),
@@ -122,26 +116,50 @@ async fn check_readable(
     }
 }
 
-/// Why an object cannot be read; none if all can.
+/// Whether the status says what is stored of the encryption. If it does not, an older Secret may have been restored over that with the keys with which
+/// API servers run.
+fn is_published(tenant: &Tenant, encryption: &Encryption) -> bool {
+    let status = tenant.cluster.status.as_ref();
+    let published = status.and_then(|status| status.encryption.as_ref());
+    let Some(state) = encryption.state() else { return false };
+    let known = encryption.resources();
+    let mut resources = published.iter().flat_map(|published| &published.resources);
+    state.target.key.as_deref() == published.and_then(|published| published.key_name.as_deref())
+        && resources.all(|resource| known.contains(resource.as_str()))
+}
+
+/// Why an object cannot be read; none if all can. Begins where the last look ran out of time.
 async fn find_unreadable(
     context: &TenantContext,
     tenant: &Tenant,
     encryption: &Encryption,
     resources: BTreeSet<&str>,
 ) -> Result<Option<ReconcileError>, ReconcileError> {
-    for resource in resources {
+    let keys = encryption.key_names();
+    let place = tenant.memory.readable().place(&keys);
+    let from = place.as_ref().map_or("", |place| place.resource.as_str());
+    for resource in resources.into_iter().filter(|resource| *resource >= from) {
         let folder = folder(resource);
-        let mut after: Option<String> = None;
+        let begun = place.as_ref().filter(|place| place.resource == resource);
+        let mut after = begun.map(|place| place.after.clone());
         loop {
             let mut page = context
                 .datastore
                 .read_heads(&tenant.id, &folder, after.as_deref())
                 .await?;
             if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
+                tenant.memory.readable().forget_place();
                 return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));
             }
             match page.heads.pop() {
-                Some((name, _)) if page.has_more => after = Some(name),
+                Some((name, _)) if page.has_more => {
+                    let place = Place {
+                        resource: resource.to_owned(),
+                        after: name.clone(),
+                    };
+                    tenant.memory.readable().note_place(&keys, place);
+                    after = Some(name);
+                }
                 _ => break,
             }
         }
@@ -180,7 +198,11 @@ pub(super) async fn follow_encryption(
     }
     match take_step(context, prepared, control_plane, (&wanted, due)).await {
         Ok((recorded, finding)) => {
-            let pause = if finding == Finding::Done { Duration::ZERO } else { POLL };
+            let pause = match finding {
+                Finding::Done => Duration::ZERO,
+                _ if rewrite::is_refused(tenant) => REFUSED,
+                _ => POLL,
+            };
             context.queue.add_after(tenant.key(), pause);
             observed(recorded.as_ref(), finding)
         }
@@ -223,6 +245,14 @@ async fn take_step(
         EncryptionStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
         EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
             let after = keys::record_encryption(context, tenant, encryption, &step).await?;
+            let is_completed = |state: &&EncryptionState| state.phase == EncryptionPhase::Completed;
+            if let Some(state) = after.as_ref().filter(is_completed) {
+                // Every object was found to need no other key.
+                tenant
+                    .memory
+                    .readable()
+                    .note(state.target.key.iter().cloned().collect());
+            }
             Ok((after, Finding::Done))
         }
     }

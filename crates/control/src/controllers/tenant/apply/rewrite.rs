@@ -64,6 +64,12 @@ pub(super) async fn rewrite(
     }
 }
 
+/// Whether nothing was rewritten in the last round because the tenant's API server refuses what is left.
+pub(super) fn is_refused(tenant: &Tenant) -> bool {
+    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.is_refused()
+}
+
 /// Whether the last round has ended in this pass.
 async fn run_pass(
     context: &TenantContext,
@@ -73,7 +79,7 @@ async fn run_pass(
     progress: &mut Rewriting,
 ) -> Result<bool, ReconcileError> {
     let begun = Instant::now();
-    let resources: Vec<&str> = encryption.resources().collect();
+    let resources: Vec<&str> = encryption.resources().into_iter().collect();
     let most = progress.tried() + MOST_REWRITTEN;
     loop {
         let Some(resource) = resources.get(progress.resource) else {

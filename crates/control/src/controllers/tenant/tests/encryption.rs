@@ -4,7 +4,10 @@ use super::{super::memory::Tenants, fixture::Fixture};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const REQUEST: &str = "berth.dev/encryption-key-rotation-requested-at";
@@ -55,11 +58,15 @@ fn values(fixture: &Fixture) -> Vec<String> {
         .collect()
 }
 
+/// Where the host has the Secret with the keys.
+fn pki_path(fixture: &Fixture) -> String {
+    let namespace = fixture.id.control_plane_namespace();
+    format!("/api/v1/namespaces/{namespace}/secrets/pki")
+}
+
 /// The data of the Secret with the keys.
 fn pki(fixture: &Fixture) -> Value {
-    let namespace = fixture.id.control_plane_namespace();
-    let path = format!("/api/v1/namespaces/{namespace}/secrets/pki");
-    fixture.host.get(&path).unwrap()["data"].clone()
+    fixture.host.get(&pki_path(fixture)).unwrap()["data"].clone()
 }
 
 /// Names of the keys that are stored.
@@ -247,4 +254,62 @@ async fn a_tenant_whose_key_is_lost_is_not_started_and_gets_no_other_key() {
     set_value(&fixture, STORED[0], "k8s\0");
     fixture.reconcile_until_ready().await;
     assert_eq!(keys(&fixture).len(), 1);
+}
+
+#[tokio::test]
+async fn an_older_secret_with_keys_is_noticed_although_an_api_server_runs() {
+    let mut fixture = ready().await;
+    set_rules(&fixture, &json!({}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    let older = fixture.host.get(&pki_path(&fixture)).unwrap();
+    let at = Timestamp::now().to_string();
+    fixture.change_tenant(|cluster| cluster["metadata"]["annotations"][REQUEST] = at.into());
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    let newer = fixture.host.get(&pki_path(&fixture)).unwrap();
+    assert_ne!(older["data"]["encryption.json"], newer["data"]["encryption.json"]);
+
+    // Somebody restores the Secret while control does not run.
+    let runtime = crate::testing::ScriptedRuntime::new(&fixture.script);
+    runtime.is_available.store(true, Ordering::SeqCst);
+    fixture.context.runtime = Arc::new(runtime);
+    fixture.host.insert(&pki_path(&fixture), older);
+    fixture.context.tenants = Arc::new(Tenants::default());
+    let before = fixture.count_calls();
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    let condition = fixture.condition("InfrastructureReady").unwrap();
+    assert_eq!(condition["reason"], "EncryptionKeyMissing");
+    let calls = fixture.script.calls().split_off(before);
+    assert!(
+        !calls
+            .iter()
+            .any(|call| call.text.contains("runtime run kube-apiserver"))
+    );
+
+    // With the keys that API servers run with, nothing is read again.
+    fixture.host.insert(&pki_path(&fixture), newer);
+    fixture.context.tenants = Arc::new(Tenants::default());
+    let before = fixture.count_calls();
+    fixture.reconcile_until_ready().await;
+    let calls = fixture.script.calls().split_off(before);
+    assert!(!calls.iter().any(|call| call.text.contains("datastore read secrets")));
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_somebody_takes_out_of_the_secret_is_stored_again() {
+    let mut fixture = ready().await;
+    set_rules(&fixture, &json!({}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    let key = keys(&fixture);
+    assert_eq!((key.len(), reason(&fixture).as_deref()), (1, Some("Encrypted")));
+    let before = pki(&fixture);
+    let mut edited = fixture.host.get(&pki_path(&fixture)).unwrap();
+    for name in [key[0].as_str(), "encryption.json"] {
+        edited["data"].as_object_mut().unwrap().remove(name);
+    }
+    fixture.host.insert(&pki_path(&fixture), edited);
+    tokio::time::advance(Duration::from_secs(301)).await;
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(pki(&fixture), before);
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
