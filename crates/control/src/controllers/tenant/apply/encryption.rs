@@ -37,8 +37,13 @@ const CHECK_LIMIT_WITH_WAIT: Duration = Duration::from_secs(30);
 /// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
 const SECRETS: &str = "secrets";
 
-/// The resources whose objects are to be encrypted.
-fn wanted_resources(settings: &Settings) -> BTreeSet<String> {
+/// The resources whose objects are to be encrypted. A tenant without a class, because its class was deleted, keeps what it has: no class says that
+/// anything is to be decrypted.
+fn wanted_resources(settings: &Settings, encryption: &Encryption) -> BTreeSet<String> {
+    if settings.class.is_none() {
+        let kept = encryption.target().map(|(_, resources)| resources.clone());
+        return kept.unwrap_or_default();
+    }
     let listed = settings.encryption.iter().flat_map(|encryption| &encryption.resources);
     listed.cloned().collect()
 }
@@ -53,8 +58,8 @@ pub(super) async fn prepare_encryption(
     authorities: Arc<Authorities>,
 ) -> Result<Arc<Authorities>, ReconcileError> {
     let tenant = &accepted.tenant;
-    let wanted = wanted_resources(&accepted.settings);
     let encryption = &authorities.encryption;
+    let wanted = wanted_resources(&accepted.settings, encryption);
     let is_begun = encryption.state().is_some();
     let published = tenant
         .cluster
@@ -186,7 +191,7 @@ pub(super) async fn follow_encryption(
 ) -> ObservedEncryption {
     let tenant = &prepared.accepted.tenant;
     let encryption = &prepared.authorities.encryption;
-    let wanted = wanted_resources(&prepared.accepted.settings);
+    let wanted = wanted_resources(&prepared.accepted.settings, encryption);
     let request = tenant.cluster.encryption_key_rotation_request();
     let due = encryption.due_request(request, context.clock.now());
     let observed = |state: Option<&EncryptionState>, finding| ObservedEncryption::new(state.cloned(), request, finding);

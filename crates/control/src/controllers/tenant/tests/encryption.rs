@@ -163,6 +163,19 @@ async fn what_a_tenant_has_stored_is_rewritten_in_all_phases() {
 }
 
 #[tokio::test]
+async fn a_tenant_whose_class_is_gone_stays_encrypted() {
+    let mut fixture = ready().await;
+    set_rules(&fixture, &json!({}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    let before = (keys(&fixture), values(&fixture));
+    fixture.host.remove(CLASS);
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = json!(null));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!((keys(&fixture), values(&fixture)), before);
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+#[tokio::test]
 async fn a_new_tenant_is_encrypted_from_its_first_start_on() {
     let mut fixture = Fixture::new();
     set_rules(&fixture, &json!({"resources": ["secrets", "configmaps"]}));
