@@ -31,6 +31,9 @@ pub const ARGO_CD_REGISTERED: &str = "ArgoCDRegistered";
 /// `TenantCluster`: client certificates from before the last request for new credentials are refused. Only if there was one. Not part
 /// of [`READY`].
 pub const CREDENTIALS_ROTATED: &str = "CredentialsRotated";
+/// `TenantCluster`: every object of the resources that its class lists in `spec.encryption` is stored encrypted, with one key. Only with such a class, and
+/// until everything is decrypted after one. Not part of [`READY`].
+pub const ENCRYPTED_AT_REST: &str = "EncryptedAtRest";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

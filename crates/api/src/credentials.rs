@@ -1,4 +1,4 @@
-//! Replacing the credentials of a tenant: the state of it in the status, and the request for it.
+//! Replacing the credentials of a tenant: the state of it in the status, and the requests for that and for another key of its encryption.
 
 use crate::{TenantCluster, labels};
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ pub struct CredentialsStatus {
     pub since: Time,
 }
 
-/// A request for new credentials.
+/// A request for new credentials, or for another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotationRequest {
     /// There is none.
@@ -59,7 +59,18 @@ impl TenantCluster {
     /// The request for new credentials: [`labels::CREDENTIALS_ROTATION_REQUESTED_AT`]. One from before the creation of the object is none:
     /// all of its credentials are newer.
     pub fn rotation_request(&self) -> RotationRequest {
-        let Some(text) = self.annotations().get(labels::CREDENTIALS_ROTATION_REQUESTED_AT) else {
+        self.requested_at(labels::CREDENTIALS_ROTATION_REQUESTED_AT)
+    }
+
+    /// The request for another key of the encryption of what is stored: [`labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT`]. One from before the
+    /// creation of the object is none.
+    pub fn encryption_key_rotation_request(&self) -> RotationRequest {
+        self.requested_at(labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT)
+    }
+
+    /// The request in an annotation.
+    fn requested_at(&self, annotation: &str) -> RotationRequest {
+        let Some(text) = self.annotations().get(annotation) else {
             return RotationRequest::None;
         };
         let Ok(at) = text.trim().parse::<Timestamp>() else {
@@ -94,6 +105,10 @@ mod tests {
             let annotations = [(labels::CREDENTIALS_ROTATION_REQUESTED_AT.to_owned(), text.to_owned())];
             cluster.metadata.annotations = Some(annotations.into());
             assert_eq!(cluster.rotation_request(), expected, "{text:?}");
+            assert_eq!(cluster.encryption_key_rotation_request(), RotationRequest::None);
+            let annotations = [(labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT.to_owned(), text.to_owned())];
+            cluster.metadata.annotations = Some(annotations.into());
+            assert_eq!(cluster.encryption_key_rotation_request(), expected, "{text:?}");
         }
     }
 

@@ -350,6 +350,10 @@ pub const SLEEP_REQUESTED_AT: &str = "berth.dev/sleep-requested-at";
 /// authority that signs the tenant's client certificates, and those that were issued before are refused.
 /// Set by: platform, team.
 pub const CREDENTIALS_ROTATION_REQUESTED_AT: &str = "berth.dev/credentials-rotation-requested-at";
+/// Annotation on a `TenantCluster`: when somebody asked for another key of the encryption of what the tenant stores (RFC 3339). If that is later than the last
+/// such request, Berth makes a key, rewrites all encrypted objects with it, and deletes the one before.
+/// Set by: platform, team.
+pub const ENCRYPTION_KEY_ROTATION_REQUESTED_AT: &str = "berth.dev/encryption-key-rotation-requested-at";
 
 /// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
 /// Set by: Berth.

@@ -14,6 +14,7 @@ pub mod crd;
 mod credentials;
 mod dns_policy;
 mod duration;
+mod encryption;
 mod expiration;
 mod fair_sharing;
 mod gateway;
@@ -73,6 +74,7 @@ pub use control_plane::{
 pub use credentials::{CredentialsStatus, RotationPhase, RotationRequest};
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use duration::KubeDuration;
+pub use encryption::{ClassEncryption, EncryptionPhase, EncryptionStatus};
 pub use expiration::{ExpirationLimit, ExpirationLimits, ExpirationPolicy};
 pub use fair_sharing::{FairSharing, PoolQuota};
 pub use gateway::GatewayDomain;

@@ -1,9 +1,9 @@
 //! `TenantClass`: the platform's rules for tenants.
 
 use crate::{
-    AllowedNamespaces, ClassAudit, ClassAuthentication, ClassControlPlane, ClassIntegrations, ClassManifest,
-    ClassSleep, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota, SchedulingMode,
-    SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
+    AllowedNamespaces, ClassAudit, ClassAuthentication, ClassControlPlane, ClassEncryption, ClassIntegrations,
+    ClassManifest, ClassSleep, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota,
+    SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -93,6 +93,11 @@ pub struct TenantClassSpec {
     /// How much each tenant may store and create.
     #[serde(default)]
     pub limits: TenantLimits,
+
+    /// Which objects the API servers of the tenants encrypt before they store them. Without it, none. `encryption: {}` encrypts Secrets.
+    /// A change reaches tenants that exist: their objects are rewritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<ClassEncryption>,
 
     /// How long tenants exist.
     #[serde(default)]

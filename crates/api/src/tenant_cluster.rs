@@ -1,9 +1,9 @@
 //! `TenantCluster`: the Kubernetes cluster that a team requests.
 
 use crate::{
-    ControlPlaneService, ControlPlaneSpec, CredentialsStatus, ExpirationLimits, IdleStatus, KubeDuration,
-    KubeconfigStatus, ManifestStatus, MonthlyUsage, NodeGroupStatus, QuotaReservation, SleepSpec, SleepStatus,
-    TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
+    ControlPlaneService, ControlPlaneSpec, CredentialsStatus, EncryptionStatus, ExpirationLimits, IdleStatus,
+    KubeDuration, KubeconfigStatus, ManifestStatus, MonthlyUsage, NodeGroupStatus, QuotaReservation, SleepSpec,
+    SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -304,6 +304,9 @@ pub struct TenantClusterStatus {
     /// The last time that the tenant's credentials were replaced, if somebody asked for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsStatus>,
+    /// What is encrypted of what the tenant stores. Absent if its class encrypts nothing, and nothing is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionStatus>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -332,8 +335,8 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, InfrastructureReady, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered and CredentialsRotated where they
-    /// apply; Deleting while it is deleted.
+    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered, CredentialsRotated and EncryptedAtRest
+    /// where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

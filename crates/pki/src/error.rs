@@ -44,6 +44,9 @@ pub enum Error {
     /// The authority has expired, so that no certificate of it is valid.
     #[error("the certificate of the authority that signs has expired at {0}")]
     Expired(String),
+    /// The cryptographic library gives no random bytes.
+    #[error("cannot get random bytes for a key")]
+    Random,
     /// A key of an unknown type was asked for.
     #[error("unknown key type {0:?}")]
     KeyType(String),

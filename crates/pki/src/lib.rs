@@ -23,6 +23,7 @@ mod error;
 pub mod kubeconfig;
 mod request;
 mod service_account;
+mod symmetric;
 mod validity;
 
 pub use authority::{
@@ -31,4 +32,5 @@ pub use authority::{
 pub use error::Error;
 pub use request::CertificateRequest;
 pub use service_account::ServiceAccountKey;
+pub use symmetric::create_symmetric_key;
 pub use validity::{not_after, not_before, renew_at};

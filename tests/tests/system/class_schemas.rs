@@ -25,6 +25,17 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
         ),
         (class("c", &json!({"schedulingMode": "Nobody"})), "schedulingMode"),
         (
+            class("c", &json!({"encryption": {"resources": ["namespaces"]}})),
+            "spec.encryption.resources[0]",
+        ),
+        (
+            class(
+                "c",
+                &json!({"encryption": {"resources": ["roles.rbac.authorization.k8s.io"]}}),
+            ),
+            "resources of groups that end with .k8s.io cannot be encrypted",
+        ),
+        (
             class("c", &json!({"network": {"endpointCIDRs": ["10.0.0.0/33"]}})),
             "must be a network",
         ),
@@ -186,7 +197,7 @@ fn owner_kind(group: &str, kind: &str, suspend: &Value) -> Value {
 pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let params = PatchParams::apply("berth-tests").dry_run();
-    for file in ["default", "training", "serving", "research", "audited"] {
+    for file in ["default", "training", "serving", "research", "audited", "encrypted"] {
         for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
             assert_eq!(class.name_any(), file);
             let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();

@@ -13,6 +13,7 @@ mod credentials;
 mod default_versions;
 mod deletion;
 mod dns;
+mod encryption;
 mod expiration;
 mod flux;
 mod gateway;
@@ -166,6 +167,8 @@ fn that_stop_control() -> Group {
         gateway::a_team_works_through_the_gateway,
         credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
         credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
+        encryption::secrets_are_encrypted_in_etcd_and_read_after_a_restart_and_a_rotation,
+        restore::encryption::a_tenant_whose_keys_are_lost_goes_on_once_they_are_restored,
         restore::keys::kubeconfigs_are_accepted_again_once_the_keys_of_a_tenant_are_restored,
         restore::datastore::tenants_are_as_in_the_backup_and_what_it_lacks_is_not_lost,
         platform_objects::objects_in_the_way_keep_no_manifest_back,

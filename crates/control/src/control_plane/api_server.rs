@@ -4,7 +4,7 @@ use super::{
     admission, audit, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
-    egress,
+    egress, encryption,
     endpoints::Endpoints,
     garbage_collection,
     input::ControlPlaneInput,
@@ -141,6 +141,7 @@ pub(super) fn render(
     let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
     let audit = audit::for_api_server(input.audit, &mut files);
+    let encryption = encryption::for_api_server(&authorities.encryption, &mut files);
     put_authorities(input, authorities, &mut files);
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
@@ -192,6 +193,7 @@ pub(super) fn render(
     );
     args.extend(egress);
     args.extend(audit);
+    args.extend(encryption);
     args.extend(version_flags(input.version));
     args.extend(
         berth_kubernetes_versions::features::group_scheduling(input.version)

@@ -7,6 +7,7 @@
 use super::{
     client_authority::{Rotation, trusted_bundle},
     component::FILES,
+    encryption::{Encryption, EncryptionError},
 };
 use berth_pki::{
     Certificate, CertificateAuthority, Error as PkiError, LeafRequest, ServiceAccountKey, Usage,
@@ -46,6 +47,9 @@ pub enum CertificateError {
          client-rotation.json, and ask for another rotation"
     )]
     Rotation(String),
+    /// What is stored of the encryption of the tenant's objects is damaged.
+    #[error(transparent)]
+    Encryption(#[from] EncryptionError),
 }
 
 /// The certificate authorities of a tenant. Their private keys stay in the control-plane namespace, and with the
@@ -61,6 +65,8 @@ pub struct Authorities {
     pub trusted_clients: String,
     /// The last rotation of `client`.
     pub rotation: Option<Rotation>,
+    /// How the tenant's objects are encrypted where they are stored.
+    pub encryption: Encryption,
     /// Signs the API server's own certificate towards aggregated API servers.
     pub front_proxy: CertificateAuthority,
     /// Signs both ends between the API server and the syncer's admission server: it signs no other certificates.
@@ -129,6 +135,7 @@ impl Authorities {
             client: authority("client")?,
             trusted_clients: trusted_bundle(stored),
             rotation: Rotation::read(stored)?,
+            encryption: Encryption::read(stored)?,
             front_proxy: authority("front-proxy")?,
             admission: authority("admission")?,
             egress: authority("egress")?,

@@ -15,6 +15,7 @@ mod controller_manager;
 mod coredns;
 pub mod dns_customization;
 mod egress;
+pub mod encryption;
 mod endpoints;
 mod garbage_collection;
 mod input;
@@ -33,6 +34,7 @@ pub use component::{
     SCHEDULER, SYNCER,
 };
 pub use coredns::DNS_USER;
+pub use encryption::{Change, Encryption, EncryptionError, EncryptionState, EncryptionStep, Kept};
 pub use endpoints::{Endpoint, Endpoints, GatewayConfig, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
 

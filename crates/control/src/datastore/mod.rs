@@ -4,11 +4,13 @@
 //! keys below its prefix and nothing else. A tenant's user may not compact: etcd does it itself (`--auto-compaction-*`), and
 //! control does it earlier when much of the quota is used ([`History`]).
 
+mod heads;
 mod history;
 mod keys;
 mod leftovers;
 mod usage;
 
+pub use heads::HeadPage;
 pub use history::History;
 pub use leftovers::Leftovers;
 pub use usage::{DatabaseState, KeyRange, SizePage};
@@ -137,6 +139,18 @@ pub trait TenantDatastore: Send + Sync {
     /// The datastore refuses or does not answer.
     async fn read_key(&self, tenant: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError>;
 
+    /// The beginnings of the values of the tenant's keys in a folder that come after the key `after`, or the first ones. `folder` is what follows
+    /// the tenant's prefix, up to a slash, and `after` what follows the folder.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_heads(
+        &self,
+        tenant: &TenantId,
+        folder: &str,
+        after: Option<&str>,
+    ) -> Result<HeadPage, DatastoreError>;
+
     /// Deletes one of the tenant's keys. Doing it again changes nothing.
     ///
     /// # Errors
@@ -185,6 +199,15 @@ impl TenantDatastore for Datastore {
 
     async fn read_key(&self, tenant: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError> {
         Self::read_key(self, tenant, path).await
+    }
+
+    async fn read_heads(
+        &self,
+        tenant: &TenantId,
+        folder: &str,
+        after: Option<&str>,
+    ) -> Result<HeadPage, DatastoreError> {
+        Self::read_heads(self, tenant, folder, after).await
     }
 
     async fn delete_key(&self, tenant: &TenantId, path: &str) -> Result<(), DatastoreError> {

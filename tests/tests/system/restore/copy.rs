@@ -1,6 +1,8 @@
 //! What a tenant had is read in a backup after the tenant was deleted.
 
 use super::{administrator, commands};
+use crate::encryption::set_rules;
+use berth_api::TenantClass;
 use berth_process::free_port;
 use berth_tests::{
     objects::apply,
@@ -8,11 +10,18 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
+use kube::{Api, api::DeleteParams};
 use serde_json::json;
 use std::{fs, sync::Arc};
 
+/// The class of the tenant, whose Secrets are encrypted.
+const CLASS: &str = "restore-copy";
+
 pub(crate) async fn the_objects_of_a_deleted_tenant_are_read_in_a_backup(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "restore-copy", &cluster("read", &[])).await;
+    set_rules(&host, CLASS, &json!({})).await;
+    let mut wanted = cluster("read", &[]);
+    wanted.spec.class_name = Some(CLASS.into());
+    let tenant = Tenant::create(&host, "restore-copy", &wanted).await;
     for kind in ["ConfigMap", "Secret"] {
         let object =
             json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": format!("kept-{}", kind.to_lowercase())}});
@@ -22,7 +31,12 @@ pub(crate) async fn the_objects_of_a_deleted_tenant_are_read_in_a_backup(host: A
     // Other tests delete tenants while the rest of the page's commands read them.
     let backup = commands("etcdctl snapshot save", &[]);
     shell.run(backup.lines().next().unwrap()).await;
+    let namespace = tenant.id.control_plane_namespace();
+    let keys = format!("kubectl -n {namespace} get secret pki -o yaml > pki-{namespace}.yaml");
+    shell.run(&keys).await;
     tenant.delete(&host).await;
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    classes.delete(CLASS, &DeleteParams::default()).await.unwrap();
 
     let ports = [(); 3].map(|()| free_port().unwrap().to_string());
     let [clients, peers, server] = &ports;
@@ -41,7 +55,14 @@ pub(crate) async fn the_objects_of_a_deleted_tenant_are_read_in_a_backup(host: A
     })
     .await;
     assert!(tenants.lines().any(|hash| hash == tenant.id.hash()), "{tenants}");
-    let _api_server = shell.start(&commands("--etcd-prefix", &replaced)).await;
+    let of_tenant = [("CONTROL-PLANE-NAMESPACE", namespace.as_str())];
+    shell.run(&commands("> encryption.conf", &of_tenant)).await;
+    let start = commands("--etcd-prefix", &replaced);
+    let start = start.replace(
+        "kube-apiserver ",
+        "kube-apiserver --encryption-provider-config encryption.conf ",
+    );
+    let _api_server = shell.start(&start).await;
     let read = commands("objects.yaml", &replaced);
     until("the API server of the copy answers", SOON, async || {
         shell.attempt(&read).await

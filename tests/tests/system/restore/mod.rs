@@ -2,6 +2,7 @@
 
 pub(crate) mod copy;
 pub(crate) mod datastore;
+pub(crate) mod encryption;
 pub(crate) mod keys;
 
 use berth_tests::{page::find_commands, shell::Shell, test_cluster::TestCluster};

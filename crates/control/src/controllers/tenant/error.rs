@@ -40,6 +40,9 @@ pub enum TenantError {
     /// Loading or creating the certificate authorities.
     #[error("certificate authorities: {0}")]
     Authorities(#[source] ReconcileError),
+    /// The keys with which the tenant's objects are encrypted.
+    #[error("encryption: {0}")]
+    Encryption(#[source] ReconcileError),
     /// Preparing user, role and key range in etcd, and deleting there what must not be there when an API server starts.
     #[error("datastore: {0}")]
     Datastore(#[source] ReconcileError),
@@ -175,6 +178,7 @@ impl TenantError {
             Self::Namespaces(cause) => (INFRASTRUCTURE_READY, "NamespacesFailed", Some(cause)),
             Self::Limits(cause) => (INFRASTRUCTURE_READY, "LimitsFailed", Some(cause)),
             Self::Authorities(cause) => (INFRASTRUCTURE_READY, "AuthoritiesFailed", Some(cause)),
+            Self::Encryption(cause) => (INFRASTRUCTURE_READY, "EncryptionFailed", Some(cause)),
             Self::Address(cause) => (INFRASTRUCTURE_READY, "AddressFailed", Some(cause)),
             Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),
             Self::OwnEndpoints(cause) => (INFRASTRUCTURE_READY, ENDPOINT_DELETION_FAILED, Some(cause)),

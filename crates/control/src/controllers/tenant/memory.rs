@@ -8,7 +8,9 @@ use super::{
     enforcement_places::EnforcementPlaces,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
+    readable::Readable,
     recorded_kinds::RecordedKinds,
+    rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
     unused_nodes,
 };
@@ -60,6 +62,10 @@ pub struct TenantMemory {
     pub connection: Connection,
     /// Its keys, once loaded.
     pub(super) authorities: Mutex<Option<KnownAuthorities>>,
+    /// With which keys everything that it stores was found to be readable, or is being looked at.
+    readable: Mutex<Readable>,
+    /// How far the rewriting of its objects is.
+    pub(super) rewriting: Mutex<Rewriting>,
     /// Which database it has, if the host has a record of that and etcd had that one when it answered last: see `apply::datastore_identity`.
     pub(super) database: Mutex<Option<String>>,
     /// The further kinds in the record of its settings, as this process has written it last.
@@ -103,6 +109,16 @@ pub struct TenantMemory {
 }
 
 impl TenantMemory {
+    /// With which keys everything that it stores was found to be readable.
+    pub(super) fn readable(&self) -> MutexGuard<'_, Readable> {
+        lock(&self.readable)
+    }
+
+    /// Forgets how far the rewriting of its objects is: they are to be stored otherwise from now on.
+    pub(super) fn forget_rewriting(&self) {
+        *lock(&self.rewriting) = Rewriting::default();
+    }
+
     /// Whether a reconcile may end before it looks at the components, because something has to be recorded or decided first: not too often in a
     /// row. A team decides how often there is something, and no component would be updated meanwhile. Counts the reconcile.
     pub(super) fn may_end_early(&self) -> bool {
@@ -206,6 +222,8 @@ pub(super) struct KnownAuthorities {
     pub(super) loaded: Arc<Authorities>,
     /// The contents of their Secret.
     pub(super) stored: BTreeMap<String, String>,
+    /// The version of the Secret with these contents.
+    pub(super) version: Option<String>,
     /// When the Secret was there last.
     pub(super) seen_at: Instant,
 }
@@ -241,6 +259,8 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
+    /// Held while it is read there how a tenant's keys are stored.
+    pub(super) head_reading: tokio::sync::Mutex<()>,
     /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,
 }
@@ -261,6 +281,8 @@ impl Tenants {
                 host: Applier::new(host.clone()),
                 connection: Connection::default(),
                 authorities: Mutex::default(),
+                readable: Mutex::default(),
+                rewriting: Mutex::default(),
                 database: Mutex::default(),
                 recorded_kinds: Mutex::default(),
                 leaves: Mutex::new(None),

@@ -101,7 +101,7 @@ impl ObservedRotation {
 }
 
 /// Times of the API have no fractions of a second.
-fn whole_seconds(time: Timestamp) -> Time {
+pub(super) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 

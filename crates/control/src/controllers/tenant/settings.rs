@@ -11,9 +11,9 @@ use crate::{
     network::{self, AllowedNetworks},
 };
 use berth_api::{
-    ArgoCdRegistration, ArgoCdServer, ClassAudit, ClassAuthentication, ClassManifest, ClassSleep, ControlPlaneService,
-    ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode, SchedulingMode, StorageOffer,
-    SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
+    ArgoCdRegistration, ArgoCdServer, ClassAudit, ClassAuthentication, ClassEncryption, ClassManifest, ClassSleep,
+    ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode,
+    SchedulingMode, StorageOffer, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     hostnames,
     network::ClassNetwork,
@@ -62,6 +62,9 @@ pub struct Settings {
     /// How much it may store and create.
     #[serde(default)]
     pub limits: TenantLimits,
+    /// What of its objects is encrypted where it is stored; none: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<ClassEncryption>,
     /// How long it exists, as far as its class says.
     #[serde(default)]
     pub expiration: ExpirationPolicy,
@@ -150,6 +153,7 @@ pub fn resolve(
             class_network: rules.network.clone(),
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
             limits: rules.limits.clone(),
+            encryption: rules.encryption.clone(),
             expiration: rules.expiration.clone(),
             authentication: authentication::resolve(spec.authentication.as_ref(), rules)
                 .map_err(|why| reject(AUTHENTICATION_NOT_ALLOWED, why))?,
@@ -195,6 +199,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
         dns: rules.dns.clone(),
         class_network: rules.network.clone(),
         limits: rules.limits.clone(),
+        encryption: rules.encryption.clone(),
         expiration: rules.expiration.clone(),
         sleep: rules.sleep.clone(),
         manifests: rules.manifests.clone(),

@@ -3,7 +3,7 @@
 
 use crate::{authentication, control_plane::find_audit_error, network::allowed};
 use berth_api::{
-    ClassAuthentication, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
+    ClassAuthentication, ClassEncryption, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
 use berth_sync_rules::{egress::target::Target, registry, translation::device_variables::is_device_variable};
@@ -45,6 +45,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         dns,
         network: border,
         limits,
+        encryption,
         // Their schemas check everything.
         allowed_namespaces: _,
         enforcement_grace_period: _,
@@ -56,7 +57,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         expiration,
         idle_reclaim,
     } = spec;
-    if let Some(error) = find_error_in_versions(spec) {
+    if let Some(error) = find_error_in_versions(spec).or_else(|| find_error_in_encryption(encryption.as_ref())) {
         return Some(error);
     }
     if let Some((field, bad)) = limits.find_invalid_quantity() {
@@ -131,6 +132,14 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         return Some(invalid);
     }
     find_error_in_accounts(service_accounts).or_else(|| find_error_in_kinds(kinds))
+}
+
+fn find_error_in_encryption(encryption: Option<&ClassEncryption>) -> Option<String> {
+    let bad = encryption?.find_invalid_resource()?;
+    Some(format!(
+        "spec.encryption.resources: {bad:?} is neither secrets nor configmaps, nor a custom resource such as widgets.example.com of a group that does \
+         not end with .k8s.io"
+    ))
 }
 
 fn find_error_in_versions(spec: &TenantClassSpec) -> Option<String> {
@@ -271,6 +280,9 @@ mod tests {
         assert!(message.starts_with("spec.limits.datastoreBytes: "), "{message}");
         let message = error_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(message.starts_with("spec.versions: "), "{message}");
+        let resources = vec!["namespaces".into()];
+        let message = error_of(|spec| spec.encryption = Some(ClassEncryption { resources }));
+        assert!(message.starts_with("spec.encryption.resources: "), "{message}");
         for (default, versions, expected) in [
             ("1.37", &[][..], "is not a version"),
             ("v1.37.1", &["v1.36.4"][..], "is not one of spec.versions"),

@@ -1,19 +1,23 @@
 //! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
 //!
-//! `pki` holds the authorities. It is created exactly once, and changed when a rotation replaces one; `certificates` holds the leaves and follows renewals.
+//! `pki` holds the authorities, and the keys with which the tenant's objects are encrypted. It is created exactly once, and changed when a rotation
+//! replaces one of them; `certificates` holds the leaves and follows renewals.
 //! If somebody deletes `pki`, for example with its namespace, control stores what it knows again: the next one would make other keys, and no
 //! kubeconfig and no token of the tenant would be accepted any more.
 
 use super::super::{build::host_objects, context::TenantContext, memory::KnownAuthorities, target::Tenant};
 use crate::{
     apply::{is_status, optional},
-    control_plane::{Authorities, LeafStore, Rotation, RotationStep},
+    control_plane::{
+        Authorities, CertificateError, Encryption, EncryptionState, EncryptionStep, Kept, LeafStore, Rotation,
+        RotationStep, encryption::keep,
+    },
     error::{ReconcileError, api},
     secret_texts::read_texts,
 };
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
-use kube::{Api, api::PostParams};
+use kube::{Api, ResourceExt, api::PostParams};
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError},
@@ -37,10 +41,10 @@ pub(super) async fn load_authorities(
     tenant: &Tenant,
 ) -> Result<Arc<Authorities>, ReconcileError> {
     if let Some(known) = recall(tenant) {
-        if known.seen_at.elapsed() >= LOOK {
-            keep_stored(context, tenant, &known).await?;
+        let is_kept = known.seen_at.elapsed() < LOOK || keep_stored(context, tenant, &known).await?;
+        if is_kept {
+            return Ok(known.loaded);
         }
-        return Ok(known.loaded);
     }
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let mut stored = optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?;
@@ -60,11 +64,14 @@ pub(super) async fn load_authorities(
             Err(error) => return Err(api("store the tenant's PKI")(error)),
         };
     }
+    let mut version = stored.as_ref().and_then(ResourceExt::resource_version);
     let mut stored = stored.map(read_texts).unwrap_or_default();
     let missing = Authorities::missing(tenant.id.hash(), &stored)?;
     if !missing.is_empty() {
         // This fails if another control does the same at the same time; the next reconcile reads what that one stored.
-        stored = add_authorities(&secrets, missing).await?;
+        let added = add_authorities(&secrets, missing).await?;
+        version = added.resource_version();
+        stored = read_texts(added);
     }
     let loaded = Arc::new(Authorities::load(
         &stored,
@@ -76,6 +83,7 @@ pub(super) async fn load_authorities(
         Some(KnownAuthorities {
             loaded: Arc::clone(&loaded),
             stored,
+            version,
             seen_at: Instant::now(),
         }),
     );
@@ -91,43 +99,86 @@ fn remember(tenant: &Tenant, known: Option<KnownAuthorities>) {
     *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = known;
 }
 
-/// Stores the known authorities again if their Secret is gone.
-async fn keep_stored(context: &TenantContext, tenant: &Tenant, known: &KnownAuthorities) -> Result<(), ReconcileError> {
+/// Stores the known authorities again if their Secret is gone, and the keys of encryption if somebody has taken them out of it. Returns whether the
+/// authorities are as they are known.
+async fn keep_stored(
+    context: &TenantContext,
+    tenant: &Tenant,
+    known: &KnownAuthorities,
+) -> Result<bool, ReconcileError> {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let found = optional(secrets.get_metadata(AUTHORITIES).await).map_err(api("look for the tenant's PKI"))?;
+    let mut version = known.version.clone();
+    if let Some(found) = &found
+        && found.resource_version() != known.version
+    {
+        let Changed { kept, version: now } = keep_keys(&secrets, tenant, &known.stored).await?;
+        if kept.has_further_keys {
+            remember(tenant, None);
+            return Ok(false);
+        }
+        version = now;
+    }
     if found.is_none() {
         let same = host_objects::secret(&tenant.cluster, &tenant.id, AUTHORITIES, known.stored.clone());
         let created = secrets.create(&PostParams::default(), &same).await;
         // If somebody else was faster, the next control reads what that one stored.
-        match created {
-            Err(error) if !is_status(&error, 409) => return Err(api("store the tenant's PKI again")(error)),
-            _ => {}
-        }
+        version = match created {
+            Ok(created) => created.resource_version(),
+            Err(error) if is_status(&error, 409) => None,
+            Err(error) => return Err(api("store the tenant's PKI again")(error)),
+        };
         tracing::warn!(
             tenant = tenant.id.slug(),
             "the Secret with the certificate authorities was gone, and is stored again"
         );
     }
     let seen = KnownAuthorities {
+        version,
         seen_at: Instant::now(),
         ..known.clone()
     };
     remember(tenant, Some(seen));
-    Ok(())
+    Ok(true)
 }
 
-/// Stores authorities that a tenant of an earlier version lacks, beside those that it has. Returns all of them.
-async fn add_authorities(
+/// What was found in a Secret that somebody has changed, and its version now.
+struct Changed {
+    kept: Kept,
+    version: Option<String>,
+}
+
+/// Puts the known keys of encryption back into the Secret, which somebody has changed.
+async fn keep_keys(
     secrets: &Api<Secret>,
-    missing: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, ReconcileError> {
+    tenant: &Tenant,
+    known: &BTreeMap<String, String>,
+) -> Result<Changed, ReconcileError> {
+    let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
+    let mut stored = read_texts(secret.clone());
+    let kept = keep(known, &mut stored);
+    if kept.is_changed {
+        secret = replace(secrets, &mut secret, stored).await?;
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            "somebody has changed the keys of encryption in the Secret pki; those with which API servers run are stored again"
+        );
+    }
+    Ok(Changed {
+        kept,
+        version: secret.resource_version(),
+    })
+}
+
+/// Stores authorities that a tenant of an earlier version lacks, beside those that it has. Returns the Secret with all of them.
+async fn add_authorities(secrets: &Api<Secret>, missing: BTreeMap<String, String>) -> Result<Secret, ReconcileError> {
     let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
     let data = secret.data.get_or_insert_default();
     for (name, text) in missing {
         data.entry(name).or_insert(ByteString(text.into_bytes()));
     }
     let stored = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
-    Ok(read_texts(stored.map_err(api("store the tenant's PKI"))?))
+    stored.map_err(api("store the tenant's PKI"))
 }
 
 /// Takes a step of the rotation that is recorded as `expected`, in one write. Returns the rotation as it is then: if another process has taken a
@@ -150,14 +201,50 @@ pub(super) async fn record_rotation(
         return Ok(recorded);
     }
     let after = step.carry_out(&mut stored, tenant.id.hash(), context.clock.now())?;
+    replace(&secrets, &mut secret, stored).await?;
+    Ok(after)
+}
+
+/// Takes a step of the encryption of what the tenant stores, that is stored as `expected`, its keys included: somebody may have restored one. As
+/// [`record_rotation`].
+///
+/// # Errors
+/// The host refuses or does not answer, the Secret was changed at the same time, or what is stored is damaged.
+pub(super) async fn record_encryption(
+    context: &TenantContext,
+    tenant: &Tenant,
+    expected: &Encryption,
+    step: &EncryptionStep,
+) -> Result<Option<EncryptionState>, ReconcileError> {
+    remember(tenant, None);
+    tenant.memory.forget_rewriting();
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
+    let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
+    let mut stored = read_texts(secret.clone());
+    let read = |stored: &BTreeMap<String, String>| Encryption::read(stored).map_err(CertificateError::from);
+    let found = read(&stored)?;
+    if found != *expected {
+        return Ok(found.state().cloned());
+    }
+    let carried_out = step.carry_out(&mut stored, context.clock.now());
+    carried_out.map_err(CertificateError::from)?;
+    let after = read(&stored)?.state().cloned();
+    replace(&secrets, &mut secret, stored).await?;
+    Ok(after)
+}
+
+/// Stores this in the Secret that was read. A change at the same time is a conflict. Returns it as it is stored.
+async fn replace(
+    secrets: &Api<Secret>,
+    secret: &mut Secret,
+    stored: BTreeMap<String, String>,
+) -> Result<Secret, ReconcileError> {
     let data = stored
         .into_iter()
         .map(|(name, text)| (name, ByteString(text.into_bytes())));
     secret.data = Some(data.collect());
-    // With the version that was read: a change at the same time is a conflict.
-    let replaced = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
-    replaced.map_err(api("store the tenant's PKI"))?;
-    Ok(after)
+    let replaced = secrets.replace(AUTHORITIES, &PostParams::default(), secret).await;
+    replaced.map_err(api("store the tenant's PKI"))
 }
 
 /// The tenant's leaf certificates as they are stored.

@@ -14,6 +14,7 @@ mod control_plane;
 mod datastore_identity;
 mod definitions;
 mod dns;
+mod encryption;
 mod endpoint;
 mod enforce;
 mod host_side;
@@ -23,6 +24,7 @@ mod leases;
 mod manifests;
 mod metrics_api;
 mod prepare;
+mod rewrite;
 mod rotation;
 mod stored_access;
 mod tenant_nodes;
@@ -39,6 +41,7 @@ pub(super) use prepare::Prepared;
 use super::{
     argo_cd::ObservedRegistration,
     context::TenantContext,
+    encryption::ObservedEncryption,
     error::{TenantError, in_step},
     fetch::ObservedNodes,
     rotation::ObservedRotation,
@@ -97,6 +100,8 @@ pub(super) enum Outcome<'a> {
         argo_cd: ObservedRegistration,
         /// The rotation of its credentials. A failure fails nothing else.
         rotation: Box<ObservedRotation>,
+        /// The encryption of what it stores. A failure fails nothing else.
+        encryption: Box<ObservedEncryption>,
     },
 }
 
@@ -130,6 +135,7 @@ impl Outcome<'_> {
                 schedule,
                 argo_cd: _,
                 rotation: _,
+                encryption: _,
             } => {
                 let of_host = [&prepared.external, &prepared.withdrawn_kinds];
                 let of_host = of_host.into_iter().filter_map(|result| result.as_ref().err());
@@ -160,6 +166,7 @@ impl Outcome<'_> {
                 schedule,
                 argo_cd: _,
                 rotation: _,
+                encryption: _,
             } => {
                 let ran = match *control_plane {
                     ControlPlane::NotStarted(error) => Err(error),
@@ -221,6 +228,7 @@ pub(super) async fn apply<'a>(context: &TenantContext, nodes: &ObservedNodes, ho
     let writer = applier.map(|applier| argo_cd::Writer { applier, begun });
     let argo_cd = Box::pin(argo_cd::keep_registration(context, &prepared, writer)).await;
     let rotation = Box::pin(rotation::follow_rotation(context, &prepared, &control_plane, &argo_cd)).await;
+    let encryption = Box::pin(encryption::follow_encryption(context, &prepared, &control_plane)).await;
     let published = tenant_nodes::publish_nodes(context, prepared.accepted, nodes).await;
     Outcome::Prepared {
         prepared,
@@ -229,5 +237,6 @@ pub(super) async fn apply<'a>(context: &TenantContext, nodes: &ObservedNodes, ho
         schedule,
         argo_cd,
         rotation: Box::new(rotation),
+        encryption: Box::new(encryption),
     }
 }

@@ -9,7 +9,7 @@ use super::{
         settings::Settings,
         withdrawn_kinds,
     },
-    Accepted, absent_syncer, argo_cd, datastore_identity,
+    Accepted, absent_syncer, argo_cd, datastore_identity, encryption,
     endpoint::{self, PublicState},
     keys,
 };
@@ -85,6 +85,9 @@ pub(super) async fn prepare<'a>(
     let withdrawn_kinds = recorded.map_err(in_step(TenantError::Settings))?;
     let authorities = authorities.map_err(in_step(TenantError::Authorities))?;
     identity.map_err(in_step(TenantError::Datastore))?;
+    let authorities = Box::pin(encryption::prepare_encryption(context, accepted, authorities))
+        .await
+        .map_err(in_step(TenantError::Encryption))?;
     let PreparedNetwork {
         endpoints,
         service_range,

@@ -131,7 +131,7 @@ async fn observe(
 }
 
 /// The first component of which an instance runs with other files than those that were rendered now.
-async fn find_outdated(
+pub(super) async fn find_outdated(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     components: &[&Component],

@@ -53,6 +53,7 @@ fn settings() -> Settings {
             ingress: Vec::new(),
         },
         limits: TenantLimits::default(),
+        encryption: None,
         expiration: ExpirationPolicy::default(),
         authentication: ResolvedAuthentication::default(),
         max_token_seconds: 86_400,

@@ -5,6 +5,7 @@ use super::{
         apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
         argo_cd::ObservedRegistration,
         datastore_usage,
+        encryption::ObservedEncryption,
         error::TenantError,
         fetch::ObservedNodes,
         host_usage,
@@ -13,8 +14,8 @@ use super::{
         rotation::ObservedRotation,
     },
     observed::{
-        find_unobserved, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
-        observed_usage,
+        find_unobserved, is_asleep, observed_encryption, observed_host_usage, observed_manifests,
+        observed_registration, observed_rotation, observed_usage,
     },
 };
 use crate::runtime::ComponentState;
@@ -22,8 +23,8 @@ use berth_api::{
     Phase, SleepState,
     conditions::{
         ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED, ConditionUpdate,
-        DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS, INFRASTRUCTURE_READY,
-        MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
+        DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENCRYPTED_AT_REST, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS,
+        INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
     },
 };
 
@@ -49,8 +50,9 @@ pub(in super::super) const SLEEPS: &str =
 const WITHOUT_ENDPOINTS: &str =
     "; own EndpointSlices of the tenant with addresses of pods were deleted on the host, until it works";
 /// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
-/// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, and whether its credentials were replaced.
-const NOT_PART_OF_READY: [&str; 9] = [
+/// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, whether its credentials were replaced, and
+/// whether what it stores is encrypted.
+const NOT_PART_OF_READY: [&str; 10] = [
     DATASTORE_WITHIN_LIMITS,
     HOST_WITHIN_LIMITS,
     COMPLIANT,
@@ -60,6 +62,7 @@ const NOT_PART_OF_READY: [&str; 9] = [
     MANIFESTS_APPLIED,
     ARGO_CD_REGISTERED,
     CREDENTIALS_ROTATED,
+    ENCRYPTED_AT_REST,
 ];
 
 /// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`
@@ -84,6 +87,7 @@ pub(in super::super) fn conditions(
         // Not among those that Ready depends on.
         argo_cd: _,
         rotation: _,
+        encryption: _,
     } = outcome
     {
         all.push(ConditionUpdate::mark_true(
@@ -134,6 +138,7 @@ pub(in super::super) fn conditions(
     all.extend(unknown_manifests(outcome));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
+    all.extend(observed_encryption(outcome).and_then(ObservedEncryption::condition));
     all.extend(quota_for_more);
     all
 }

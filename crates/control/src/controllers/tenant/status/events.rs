@@ -74,6 +74,17 @@ fn changed_conditions<'a>(
 fn is_transient(reason: &str) -> bool {
     matches!(
         reason,
-        "Starting" | "Assigning" | "Draining" | "Waiting" | "Pruning" | "Trusting" | "Issuing" | REVOKING | SLEEPING
+        "Starting"
+            | "Assigning"
+            | "Draining"
+            | "Waiting"
+            | "Pruning"
+            | "Trusting"
+            | "Issuing"
+            | REVOKING
+            | SLEEPING
+            | "Distributing"
+            | "Writing"
+            | "Rewriting"
     )
 }

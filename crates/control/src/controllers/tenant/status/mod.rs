@@ -25,7 +25,8 @@ use berth_node_lifecycle::{Assignment, is_ready, recorded_gpus};
 use conditions::phase;
 use jiff::Timestamp;
 use observed::{
-    has_rolled_out, is_asleep, observed_host_usage, observed_manifests, observed_registration, observed_rotation,
+    has_rolled_out, is_asleep, observed_encryption, observed_host_usage, observed_manifests, observed_registration,
+    observed_rotation,
 };
 
 /// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
@@ -47,6 +48,7 @@ pub(super) fn build(
             schedule: _,
             argo_cd: _,
             rotation: _,
+            encryption: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
             match control_plane.as_ref() {
@@ -94,6 +96,7 @@ pub(super) fn build(
         expiration_limits: before.expiration_limits,
         sleep: before.sleep,
         credentials: before.credentials,
+        encryption: before.encryption,
         manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
@@ -117,6 +120,9 @@ pub(super) fn build(
     }
     if let Some(rotation) = observed_rotation(outcome) {
         rotation.write_to(&mut status);
+    }
+    if let Some(encryption) = observed_encryption(outcome) {
+        encryption.write_to(&mut status);
     }
     status
 }

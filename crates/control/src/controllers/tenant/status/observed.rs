@@ -4,6 +4,7 @@ use super::super::{
     apply::{ControlPlane, Observed, Outcome},
     argo_cd::ObservedRegistration,
     datastore_usage::ObservedUsage,
+    encryption::ObservedEncryption,
     error::TenantError,
     manifests::ObservedManifests,
     rotation::ObservedRotation,
@@ -83,6 +84,14 @@ pub(super) fn observed_registration<'a>(outcome: &'a Outcome<'_>) -> Option<&'a 
 pub(super) fn observed_rotation<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedRotation> {
     match outcome {
         Outcome::Prepared { rotation, .. } => Some(rotation),
+        Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
+    }
+}
+
+/// What is known of the encryption of what it stores, if the tenant was looked at.
+pub(super) fn observed_encryption<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedEncryption> {
+    match outcome {
+        Outcome::Prepared { encryption, .. } => Some(encryption),
         Outcome::NeverAccepted | Outcome::SettingsUnknown(_) | Outcome::NotPrepared(_) => None,
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     control_plane::{Endpoint, HostInput},
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
-    datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
+    datastore::{DatastoreError, HeadPage, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     metrics::SleepMetrics,
     network::{AdministrativeTier, NetworkConfig},
@@ -366,6 +366,23 @@ impl TenantDatastore for ScriptedDatastore {
     async fn read_key(&self, _: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError> {
         self.call(&format!("get {path}"))?;
         Ok(self.stored.values.lock().unwrap().get(path).cloned())
+    }
+
+    /// One key at a time.
+    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&str>) -> Result<HeadPage, DatastoreError> {
+        self.call(&format!("read {folder}"))?;
+        let values = self.stored.values.lock().unwrap();
+        let mut inside = values.iter().filter_map(|(path, value)| {
+            let name = path.strip_prefix(folder)?;
+            after
+                .is_none_or(|after| name > after)
+                .then(|| (name.to_owned(), value.clone()))
+        });
+        let heads = inside.next().into_iter().collect();
+        Ok(HeadPage {
+            heads,
+            has_more: inside.next().is_some(),
+        })
     }
 
     async fn delete_key(&self, _: &TenantId, path: &str) -> Result<(), DatastoreError> {

@@ -7,6 +7,7 @@ mod bootstrapping;
 mod databases;
 mod default_version;
 mod deletion;
+mod encryption;
 mod enforcement;
 mod expiration;
 mod failures;

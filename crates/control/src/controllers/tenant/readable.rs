@@ -1,0 +1,77 @@
+//! With which keys everything that a tenant stores was found to be readable: pure.
+
+use std::collections::BTreeSet;
+
+/// What was found, and how far the look at it is.
+#[derive(Debug, Default)]
+pub(super) struct Readable {
+    /// The keys with which everything was readable.
+    keys: Option<BTreeSet<String>>,
+    /// The keys with which it is being looked at, and the resource and the last object of it that was readable.
+    look: Option<(BTreeSet<String>, Place)>,
+}
+
+/// A place among the objects of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) resource: String,
+    /// The last object that was looked at.
+    pub(super) after: String,
+}
+
+impl Readable {
+    /// Whether everything is readable with these keys, because it was with them or with fewer.
+    pub(super) fn is_readable_with(&self, keys: &BTreeSet<String>) -> bool {
+        self.keys.as_ref().is_some_and(|known| known.is_subset(keys))
+    }
+
+    /// Notes that everything is readable with these keys.
+    pub(super) fn note(&mut self, keys: BTreeSet<String>) {
+        *self = Self {
+            keys: Some(keys),
+            look: None,
+        };
+    }
+
+    /// Where a look with these keys goes on; none: at the beginning.
+    pub(super) fn place(&self, keys: &BTreeSet<String>) -> Option<Place> {
+        let (known, place) = self.look.as_ref()?;
+        known.is_subset(keys).then(|| place.clone())
+    }
+
+    /// Notes that everything up to here is readable with these keys.
+    pub(super) fn note_place(&mut self, keys: &BTreeSet<String>, place: Place) {
+        self.look = Some((keys.clone(), place));
+    }
+
+    /// Forgets how far the look is: something was not readable, and may be replaced.
+    pub(super) fn forget_place(&mut self) {
+        self.look = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_readable_is_so_with_more_keys_and_not_with_others() {
+        let set = |names: &[&str]| -> BTreeSet<String> { names.iter().map(ToString::to_string).collect() };
+        let mut readable = Readable::default();
+        assert!(!readable.is_readable_with(&set(&[])));
+        let place = Place {
+            resource: "secrets".into(),
+            after: "team/a".into(),
+        };
+        readable.note_place(&set(&["a"]), place.clone());
+        assert_eq!(readable.place(&set(&["a", "b"])), Some(place.clone()));
+        assert_eq!(readable.place(&set(&["b"])), None);
+        readable.forget_place();
+        assert_eq!(readable.place(&set(&["a"])), None);
+        readable.note_place(&set(&["a"]), place);
+        readable.note(set(&["a"]));
+        assert_eq!(readable.place(&set(&["a"])), None);
+        assert!(readable.is_readable_with(&set(&["a", "b"])));
+        assert!(!readable.is_readable_with(&set(&["b"])) && !readable.is_readable_with(&set(&[])));
+    }
+}
