@@ -1,9 +1,10 @@
 //! What the cgroups of a process say: which pod of the node's kubelet, or which service of the machine, it belongs to.
 
-/// The service of the machine that a process belongs to, as systemd calls it.
+/// The service of the machine that a process belongs to, as systemd calls it. A machine that is a container has the services of its own systemd
+/// below the one that it is to the systemd outside.
 pub(crate) fn service_of(groups: &str) -> Option<&str> {
-    let (_, below) = groups.split_once("/system.slice/")?;
-    below.split(['/', '\n']).next()
+    let mut slices = groups.lines().filter_map(|line| line.rsplit_once("/system.slice/"));
+    slices.next()?.1.split('/').next()
 }
 
 /// The cgroup below which the node's kubelet has its pods, from the cgroups of a process in a pod: `kubepods`, in systemd's names with those
@@ -103,6 +104,14 @@ mod tests {
         for (groups, service) in [
             ("0::/system.slice/sshd.service\n", Some("sshd.service")),
             ("1:name=systemd:/system.slice/k3s.service/child\n", Some("k3s.service")),
+            (
+                "0::/system.slice/docker-0a.scope/system.slice/nvidia-persistenced.service\n",
+                Some("nvidia-persistenced.service"),
+            ),
+            (
+                "2:cpu:/user.slice\n1:name=systemd:/system.slice/sshd.service\n0::/\n",
+                Some("sshd.service"),
+            ),
             ("0::/user.slice/user-0.slice\n", None),
         ] {
             assert_eq!(service_of(groups), service, "{groups}");

@@ -9,7 +9,7 @@ use crate::{
     files::{at, entries, name},
     node::Node,
 };
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Cgroups that Kata has besides those of pods, each with one cgroup for each sandbox: both runtimes with the driver `cgroupfs`, that in Rust with
 /// systemd, and that in Rust for a sandbox that the container runtime gave no cgroup.
@@ -34,26 +34,31 @@ pub(crate) fn sandbox_of(groups: &str) -> Option<&str> {
     })
 }
 
-/// The IDs of sandboxes of which Kata still has something. Read before the containers, so that a sandbox that starts has its container by then.
-pub(crate) fn sandboxes(node: &Node) -> Result<Vec<String>, Unclean> {
-    let mut found = Vec::new();
+/// The IDs of sandboxes of which Kata has folders. Read before the containers, so that a sandbox that starts has its container by then.
+pub(crate) fn sandboxes(node: &Node) -> Result<BTreeSet<String>, Unclean> {
+    let mut found = BTreeSet::new();
     for folder in FOLDERS {
-        for sandbox in entries(&node.path(folder))? {
-            // Kata can leave empty folders.
-            if has_files(&sandbox)? {
-                found.push(name(&sandbox));
-            }
-        }
+        found.extend(entries(&node.path(folder))?.iter().map(|sandbox| name(sandbox)));
     }
-    found.sort();
-    found.dedup();
     Ok(found)
 }
 
-/// Those of these sandboxes that the container runtime does not know any more.
-pub(crate) fn without_container(sandboxes: Vec<String>, containers: &[Container]) -> Vec<String> {
-    let is_known = |sandbox: &String| containers.iter().any(|container| container.id == *sandbox);
-    sandboxes.into_iter().filter(|sandbox| !is_known(sandbox)).collect()
+/// Those of these sandboxes that the container runtime does not know any more, and of which Kata still has files: it can leave empty folders. What
+/// the others share is not looked at. It has volumes of running pods, which may be those of a server that does not answer.
+pub(crate) fn lost(node: &Node, sandboxes: BTreeSet<String>, containers: &[Container]) -> Result<Vec<String>, Unclean> {
+    let mut lost = Vec::new();
+    for sandbox in sandboxes {
+        if containers.iter().any(|container| container.id == sandbox) {
+            continue;
+        }
+        for folder in FOLDERS {
+            if has_files(&node.path(folder).join(&sandbox))? {
+                lost.push(sandbox);
+                break;
+            }
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether there is anything but folders, or more folders than are read.
@@ -106,11 +111,22 @@ mod tests {
         }
     }
 
+    /// The sandboxes of a node that are lost, if the runtime has the container of this one.
+    fn found(node: &Node, known: &str) -> Vec<String> {
+        let container = Container {
+            id: known.into(),
+            pod: "agent".into(),
+            pod_name: "kube-system/agent".into(),
+            is_tenants: false,
+        };
+        lost(node, sandboxes(node).unwrap(), &[container]).unwrap()
+    }
+
     #[test]
     fn folders_without_a_file_are_of_no_sandbox() {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), []);
-        assert_eq!(sandboxes(&node).unwrap(), Vec::<String>::new());
+        assert_eq!(found(&node, ""), Vec::<String>::new());
         let [state, shared] = FOLDERS.map(|path| node.path(path));
         fs::create_dir_all(state.join("1")).unwrap();
         fs::write(state.join("1/persist.json"), "{}").unwrap();
@@ -118,11 +134,25 @@ mod tests {
         fs::create_dir_all(shared.join("2/mounts")).unwrap();
         fs::create_dir_all(shared.join("3/shared/c/rootfs/etc")).unwrap();
         fs::write(shared.join("3/shared/c/rootfs/etc/passwd"), "").unwrap();
-        assert_eq!(sandboxes(&node).unwrap(), ["1", "3"]);
+        assert_eq!(found(&node, ""), ["1", "3"]);
+        assert_eq!(found(&node, "3"), ["1"]);
         // More than would be read counts as content.
         for number in 0..FOLDERS_READ {
             fs::create_dir_all(shared.join("2/mounts").join(number.to_string())).unwrap();
         }
-        assert_eq!(sandboxes(&node).unwrap(), ["1", "2", "3"]);
+        assert_eq!(found(&node, ""), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn a_sandbox_that_ends_meanwhile_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::new(folder.path(), []);
+        let state = node.path(FOLDERS[0]).join("1");
+        fs::create_dir_all(&state).unwrap();
+        fs::write(state.join("persist.json"), "{}").unwrap();
+        let listed = sandboxes(&node).unwrap();
+        // Kata removes its files before the runtime forgets the container.
+        fs::remove_dir_all(&state).unwrap();
+        assert_eq!(lost(&node, listed, &[]).unwrap(), Vec::<String>::new());
     }
 }

@@ -146,9 +146,9 @@ fn tenant_containers(node: &Node) -> Result<Vec<String>, Unclean> {
 fn lost_sandboxes(node: &Node) -> Result<Vec<String>, Unclean> {
     let sandboxes = kata::sandboxes(node)?;
     if sandboxes.is_empty() {
-        return Ok(sandboxes);
+        return Ok(Vec::new());
     }
-    Ok(kata::without_container(sandboxes, &containers::all(node)?))
+    kata::lost(node, sandboxes, &containers::all(node)?)
 }
 
 fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
@@ -390,6 +390,23 @@ mod tests {
             error.contains("process 31") && error.contains("/dev/vfio/12"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn services_of_a_machine_that_is_a_container_are_kept_apart() {
+        let (folder, node) = machine(&[
+            (30, "0::/system.slice/docker-0a.scope/system.slice/containerd.service\n"),
+            (
+                32,
+                "0::/system.slice/docker-0a.scope/system.slice/nvidia-persistenced.service\n",
+            ),
+        ]);
+        let proc = folder.path().join("proc");
+        fs::write(proc.join("30/comm"), "containerd\n").unwrap();
+        std::os::unix::fs::symlink("/dev/nvidia0", proc.join("32/fd/3")).unwrap();
+        assert!(leftovers(&node).unwrap().is_empty());
+        std::os::unix::fs::symlink("/dev/nvidia0", proc.join("30/fd/3")).unwrap();
+        assert!(leftovers(&node).unwrap_err().to_string().contains("process 30"));
     }
 
     #[test]
