@@ -27,7 +27,8 @@ pub enum NamedContainer {
 ///
 /// A container that a pod has from the beginning is the tenant's also before it has a status: the host accepts no pod in which another container has
 /// the name. An ephemeral one comes later, and the host refuses it if the platform added a container of that name, while the tenant's pod keeps it. So
-/// it is the tenant's only if the host reports it as an ephemeral container.
+/// it is the tenant's only if the host reports it as an ephemeral container. That the platform added one of this name in the same way cannot be seen
+/// here; the tenant's pod does not show the names of such containers.
 pub fn find(tenant: &Value, host: &Value, name: &str) -> NamedContainer {
     let Some((list, statuses)) = LISTS.into_iter().find(|(list, _)| has(tenant, "spec", list, name)) else {
         return NamedContainer::Foreign;
