@@ -94,14 +94,9 @@ fn build_write_policy() -> AdmissionPolicy {
     }
 }
 
-/// NetworkPolicies of the platform isolate the tenant. Its pods read ConfigMaps and Secrets of the platform, such as the certificate of the host.
+/// NetworkPolicies of the platform isolate the tenant. Its pods read ConfigMaps and Secrets of the platform, such as the certificate of the host. The
+/// platform may also have pods, claims, endpoints and routes there. A syncer deletes only what it finds by its label, so it loses nothing by this.
 fn build_deletion_policy() -> AdmissionPolicy {
-    let rule = |group, resources| ResourceRule {
-        group,
-        version: "v1",
-        resources,
-        operations: &["DELETE"],
-    };
     AdmissionPolicy {
         name: "berth-deletions",
         description: "The identities of a tenant delete no objects of the platform in its namespace.",
@@ -109,10 +104,7 @@ fn build_deletion_policy() -> AdmissionPolicy {
         subjects: Subjects::TenantIdentities,
         parameters: None,
         conditions: Vec::new(),
-        resource_rules: vec![
-            rule("networking.k8s.io", &["networkpolicies"]),
-            rule("", &["configmaps", "secrets", "serviceaccounts", "services"]),
-        ],
+        resource_rules: vec![ResourceRule::deletions_of_every_kind()],
         variables: Vec::new(),
         validations: vec![validation(
             cel::is_managed_by_syncer("oldObject"),

@@ -128,8 +128,8 @@ pub struct ResourceRule {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities, by the gateway, of slices by agents of nodes, and of pods of teams at once:
-    /// it must be possible to delete a wrong object.
+    /// CREATE, UPDATE; DELETE only of objects of the platform by a tenant's identities, by the gateway, of slices by agents of nodes, and of pods of
+    /// teams at once: it must be possible to delete a wrong object.
     pub operations: &'static [&'static str],
 }
 
@@ -141,6 +141,14 @@ impl ResourceRule {
             version: "*",
             resources: &["*"],
             operations: WRITES,
+        }
+    }
+
+    /// Deletions of objects of every kind.
+    pub(super) const fn deletions_of_every_kind() -> Self {
+        Self {
+            operations: &["DELETE"],
+            ..Self::writes_of_every_kind()
         }
     }
 

@@ -59,17 +59,17 @@ impl TenantCluster {
     /// The request for new credentials: [`labels::CREDENTIALS_ROTATION_REQUESTED_AT`]. One from before the creation of the object is none:
     /// all of its credentials are newer.
     pub fn rotation_request(&self) -> RotationRequest {
-        self.requested_at(labels::CREDENTIALS_ROTATION_REQUESTED_AT)
+        self.rotation_requested_by(labels::CREDENTIALS_ROTATION_REQUESTED_AT)
     }
 
     /// The request for another key of the encryption of what is stored: [`labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT`]. One from before the
     /// creation of the object is none.
     pub fn encryption_key_rotation_request(&self) -> RotationRequest {
-        self.requested_at(labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT)
+        self.rotation_requested_by(labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT)
     }
 
     /// The request in an annotation.
-    fn requested_at(&self, annotation: &str) -> RotationRequest {
+    fn rotation_requested_by(&self, annotation: &str) -> RotationRequest {
         let Some(text) = self.annotations().get(annotation) else {
             return RotationRequest::None;
         };

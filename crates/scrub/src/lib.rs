@@ -4,6 +4,7 @@
 //! A step succeeds only if it knows that its work is done. What it cannot do or find out is an error, which keeps the node
 //! from the next tenant.
 
+mod cgroups;
 mod claims;
 mod containers;
 mod disks;
@@ -13,6 +14,7 @@ mod error;
 mod files;
 mod gpus;
 mod images;
+mod kata;
 mod keyrings;
 mod kubelet;
 mod node;

@@ -2,8 +2,11 @@
 //! platform holds GPUs.
 
 use crate::{
-    Unclean, containers,
+    Unclean,
+    cgroups::{pod_of, pods_group, service_of},
+    containers,
     files::{entries, name, text},
+    kata,
     node::Node,
     retry::{PAUSE, TIMEOUT, pause},
 };
@@ -14,11 +17,24 @@ use rustix::{
 use std::{
     collections::BTreeSet,
     fs,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 /// How long processes and containers may be unreadable without interruption.
 const SETTLES: Duration = Duration::from_secs(10);
+
+/// Names of the processes of container runtimes.
+const RUNTIMES: [&str; 2] = ["containerd", "crio"];
+
+/// A process of the node.
+struct Process {
+    pid: u32,
+    /// Its folder in `/proc`.
+    folder: PathBuf,
+    /// Its cgroups, as `/proc` has them.
+    groups: String,
+}
 
 /// A process that must not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +52,10 @@ pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
     let mut ended = BTreeSet::new();
     loop {
         match find_all(node) {
-            Ok((left, containers)) if left.is_empty() && containers.is_empty() => {
+            Ok((left, others)) if left.is_empty() && others.is_empty() => {
                 return Ok(format!("{} processes of tenants were left and are gone", ended.len()));
             }
-            Ok((left, containers)) if began.elapsed() >= TIMEOUT => return Err(leftover_error(&left, &containers)),
+            Ok((left, others)) if began.elapsed() >= TIMEOUT => return Err(leftover_error(&left, &others)),
             Ok((left, _)) => {
                 unreadable_since = None;
                 for process in &left {
@@ -59,9 +75,18 @@ pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
     }
 }
 
-/// Processes that must not be there, and pods of tenants' containers.
+/// Processes that must not be there, and descriptions of what else must not: containers of tenants, and sandboxes that nothing stops any more.
 fn find_all(node: &Node) -> Result<(Vec<Leftover>, Vec<String>), Unclean> {
-    Ok((leftovers(node)?, tenant_containers(node)?))
+    let left = leftovers(node)?;
+    let containers = tenant_containers(node)?.into_iter();
+    let mut others: Vec<String> = containers.map(|pod| format!("a container of {pod}")).collect();
+    others.extend(lost_sandboxes(node)?.iter().map(|sandbox| {
+        format!(
+            "the sandbox {sandbox} of Kata Containers, which has no container any more: unmount and remove its folders in /run/vc/sbs and \
+             /run/kata-containers/shared/sandboxes, or reboot the node"
+        )
+    }));
+    Ok((left, others))
 }
 
 /// Kills a process that must not be there. The kernel gives IDs of processes again: with many short ones, a tenant lets it come to that within
@@ -91,19 +116,19 @@ fn is_still(node: &Node, left: &Leftover) -> bool {
 
 /// Whether nothing is left.
 pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
-    let (left, containers) = find_all(node)?;
-    if left.is_empty() && containers.is_empty() {
+    let (left, others) = find_all(node)?;
+    if left.is_empty() && others.is_empty() {
         return Ok(());
     }
-    Err(leftover_error(&left, &containers))
+    Err(leftover_error(&left, &others))
 }
 
-fn leftover_error(left: &[Leftover], containers: &[String]) -> Unclean {
+fn leftover_error(left: &[Leftover], others: &[String]) -> Unclean {
     let mut all: Vec<String> = left
         .iter()
         .map(|process| format!("process {} {}", process.pid, process.why))
         .collect();
-    all.extend(containers.iter().map(|pod| format!("a container of {pod}")));
+    all.extend_from_slice(others);
     all.truncate(10);
     Unclean::Left(format!("left on the node: {}", all.join("; ")))
 }
@@ -115,6 +140,15 @@ fn tenant_containers(node: &Node) -> Result<Vec<String>, Unclean> {
         .filter(|container| container.is_tenants)
         .map(|container| container.pod_name)
         .collect())
+}
+
+/// IDs of Kata's sandboxes that are still there, although their containers are gone.
+fn lost_sandboxes(node: &Node) -> Result<Vec<String>, Unclean> {
+    let sandboxes = kata::sandboxes(node)?;
+    if sandboxes.is_empty() {
+        return Ok(Vec::new());
+    }
+    kata::lost(node, sandboxes, &containers::all(node)?)
 }
 
 fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
@@ -132,150 +166,101 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
             own_groups.trim()
         )));
     }
-    let mut processes = Vec::new();
-    for process in entries(&proc)? {
-        let Ok(pid) = name(&process).parse::<u32>() else {
-            continue;
-        };
-        // The process may have ended meanwhile.
-        if let Ok(Some(groups)) = text(&process.join("cgroup")) {
-            processes.push((pid, process, groups));
-        }
-    }
+    let processes = processes(&proc)?;
+    let runtimes = runtime_services(&processes);
     // Later than the processes: one of a pod of the platform that has just started has its container by now.
     let containers = containers::all(node)?;
-    let platform: BTreeSet<&str> = containers
-        .iter()
-        .filter(|container| !container.is_tenants)
-        .map(|container| container.pod.as_str())
-        .collect();
+    let of_platform = || containers.iter().filter(|container| !container.is_tenants);
+    let pods: BTreeSet<&str> = of_platform().map(|container| container.pod.as_str()).collect();
+    let sandboxes: BTreeSet<&str> = of_platform().map(|container| container.id.as_str()).collect();
     let mut left = Vec::new();
-    for (pid, process, groups) in processes {
-        match pod_of(&groups, &own) {
-            Some(pod) if platform.contains(pod.as_str()) || node.is_platform_pod(&pod) => {}
-            Some(pod) => left.push(Leftover {
-                pid,
-                groups,
-                why: format!("of the pod {pod}"),
-            }),
-            // A service of the machine itself may hold GPUs: NVIDIA's persistence daemon, DCGM.
-            None if groups.contains("/system.slice/") || groups.contains("/init.scope") => {}
-            None => {
-                if let Some(device) = gpu_held(&process) {
-                    return Err(Unclean::Left(format!(
-                        "process {pid} belongs to no pod and holds {device}"
-                    )));
-                }
-            }
+    for process in processes {
+        let why = if let Some(pod) = pod_of(&process.groups, &own) {
+            let is_platforms = pods.contains(pod.as_str()) || node.is_platform_pod(&pod);
+            (!is_platforms).then(|| format!("of the pod {pod}"))
+        } else if let Some(sandbox) = kata::sandbox_of(&process.groups) {
+            (!sandboxes.contains(sandbox)).then(|| format!("of the sandbox {sandbox:?} of Kata Containers"))
+        } else {
+            check_devices(&process, &runtimes)?;
+            None
+        };
+        if let Some(why) = why {
+            left.push(Leftover {
+                pid: process.pid,
+                groups: process.groups,
+                why,
+            });
         }
     }
     Ok(left)
 }
 
-/// The cgroup below which the node's kubelet has its pods, from the cgroups of a process in a pod: `kubepods`, in systemd's names with those
-/// of the slices above (`kubelet-kubepods.slice`).
-fn pods_group(groups: &str) -> Option<String> {
-    let is_of_pods = |part: &str| {
-        let slice = part.strip_suffix(".slice");
-        part == "kubepods" || slice.is_some_and(|slice| slice == "kubepods" || slice.ends_with("-kubepods"))
+/// All processes, of which those are left out that end meanwhile.
+fn processes(proc: &Path) -> Result<Vec<Process>, Unclean> {
+    let mut processes = Vec::new();
+    for folder in entries(proc)? {
+        let Ok(pid) = name(&folder).parse::<u32>() else {
+            continue;
+        };
+        if let Ok(Some(groups)) = text(&folder.join("cgroup")) {
+            processes.push(Process { pid, folder, groups });
+        }
+    }
+    Ok(processes)
+}
+
+/// Checks that a process that belongs to no pod holds no GPU, unless it is of a service of the machine itself: NVIDIA's persistence daemon, DCGM. The
+/// services of container runtimes are none of these: what runs there was started for a pod, and stays there if systemd is slow to move it.
+fn check_devices(process: &Process, runtimes: &BTreeSet<String>) -> Result<(), Unclean> {
+    let is_machines = match service_of(&process.groups) {
+        Some(service) => !runtimes.contains(service),
+        None => process.groups.contains("/init.scope"),
     };
-    groups.lines().find_map(|line| {
-        let path = line.splitn(3, ':').nth(2)?;
-        let parts: Vec<&str> = path.split('/').collect();
-        let last = parts.iter().position(|part| is_of_pods(part))?;
-        Some(parts[..=last].join("/"))
-    })
+    if is_machines {
+        return Ok(());
+    }
+    let Some(device) = gpu_held(&process.folder) else {
+        return Ok(());
+    };
+    let pid = process.pid;
+    Err(Unclean::Left(format!(
+        "process {pid} belongs to no pod and holds {device}"
+    )))
 }
 
-/// The UID of the pod that a process belongs to, if it is one of this node's kubelet.
-fn pod_of(groups: &str, own: &str) -> Option<String> {
-    // The names of systemd's slices begin with that of the slice above: those of pods with the kubelet's own, whatever is before `kubepods`.
-    let slice = own.rsplit('/').next()?.strip_suffix(".slice");
-    groups.lines().find_map(|line| {
-        let path = line.splitn(3, ':').nth(2)?;
-        let below = path.strip_prefix(own)?;
-        below.split('/').find_map(|part| {
-            let uid = match slice {
-                // `kubepods-burstable-pod<uid with underscores>.slice`
-                Some(slice) => part.strip_prefix(slice)?.strip_suffix(".slice")?.split_once("-pod")?.1,
-                None => part.strip_prefix("pod")?,
-            };
-            (!uid.is_empty()).then(|| uid.replace('_', "-"))
-        })
-    })
+/// The services in which container runtimes run.
+fn runtime_services(processes: &[Process]) -> BTreeSet<String> {
+    let is_runtime = |process: &&Process| {
+        // The process may have ended meanwhile.
+        let command = text(&process.folder.join("comm")).ok().flatten();
+        command.is_some_and(|command| RUNTIMES.contains(&command.trim()))
+    };
+    let services = processes.iter().filter(|process| service_of(&process.groups).is_some());
+    services
+        .filter(is_runtime)
+        .filter_map(|process| service_of(&process.groups).map(str::to_owned))
+        .collect()
 }
 
-/// The GPU that a process holds.
-fn gpu_held(process: &std::path::Path) -> Option<String> {
+/// The GPU that a process holds: the device of the driver, or that by which a virtual machine has a whole PCI device. Which of these are GPUs is not
+/// known.
+fn gpu_held(process: &Path) -> Option<String> {
     // Kernel threads have no open files, nor has a process that ended meanwhile.
     let open = fs::read_dir(process.join("fd")).ok()?;
     open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
         .map(|target| target.display().to_string())
         .find(|target| {
-            target
-                .strip_prefix("/dev/nvidia")
-                .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+            // `/dev/vfio/<group>`, and `/dev/vfio/devices/vfio<number>` with iommufd. `/dev/vfio/vfio` is no device.
+            ["/dev/nvidia", "/dev/vfio/", "/dev/vfio/devices/vfio"]
+                .iter()
+                .filter_map(|device| target.strip_prefix(device))
+                .any(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
         })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pods_are_read_from_either_driver_of_cgroups() {
-        let own = pods_group("0::/kubepods/besteffort/pod11-22/abc\n").unwrap();
-        assert_eq!(own, "/kubepods");
-        assert_eq!(
-            pod_of("0::/kubepods/burstable/pod33-44/x\n", &own).as_deref(),
-            Some("33-44")
-        );
-        assert_eq!(pod_of("0::/kubepods/pod33-44/x\n", &own).as_deref(), Some("33-44"));
-        assert_eq!(pod_of("0::/kubepods\n", &own), None);
-        assert_eq!(pod_of("0::/system.slice/sshd.service\n", &own), None);
-        let own =
-            pods_group("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice/c\n").unwrap();
-        let other =
-            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod3_4.slice/cri-containerd-x.scope\n";
-        assert_eq!(pod_of(other, &own).as_deref(), Some("3-4"));
-        let guaranteed = "0::/kubepods.slice/kubepods-pod5_6.slice/x\n";
-        assert_eq!(pod_of(guaranteed, &own).as_deref(), Some("5-6"));
-    }
-
-    #[test]
-    fn several_nodes_of_one_machine_are_kept_apart() {
-        let own = pods_group("4:memory:/berth-a/node-1/kubepods/besteffort/pod1/c\n").unwrap();
-        assert_eq!(own, "/berth-a/node-1/kubepods");
-        assert_eq!(
-            pod_of("4:memory:/berth-a/node-2/kubepods/besteffort/pod2/c\n", &own),
-            None
-        );
-        assert_eq!(
-            pod_of("4:memory:/berth-a/node-1/kubepods/besteffort/pod2/c\n", &own).as_deref(),
-            Some("2")
-        );
-    }
-
-    #[test]
-    fn pods_are_found_below_a_cgroup_root() {
-        for root in ["kubelet", "gpu-pods", "kubepods-pods"] {
-            let own = format!("/{root}.slice/{root}-kubepods.slice");
-            let path = |class: &str, pod: &str| {
-                format!("0::{own}/{root}-kubepods-{class}.slice/{pod}/cri-containerd-x.scope\n")
-            };
-            let found = pods_group(&path("besteffort", &format!("{root}-kubepods-besteffort-pod1_2.slice"))).unwrap();
-            assert_eq!(found, own);
-            let burstable = path("burstable", &format!("{root}-kubepods-burstable-pod3_4.slice"));
-            assert_eq!(pod_of(&burstable, &found).as_deref(), Some("3-4"), "{root}");
-            let guaranteed = format!("0::{own}/{root}-kubepods-pod5_6.slice/cri-containerd-x.scope\n");
-            assert_eq!(pod_of(&guaranteed, &found).as_deref(), Some("5-6"), "{root}");
-        }
-        let own = pods_group("0::/kubelet/kubepods/besteffort/pod1-2/c\n").unwrap();
-        assert_eq!(
-            pod_of("0::/kubelet/kubepods/burstable/pod3-4/c\n", &own).as_deref(),
-            Some("3-4")
-        );
-    }
 
     fn machine(processes: &[(u32, &str)]) -> (tempfile::TempDir, Node) {
         let folder = tempfile::tempdir().unwrap();
@@ -322,6 +307,106 @@ mod tests {
             error.contains("process 14") && error.contains("/dev/nvidia3"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn processes_of_sandboxes_outside_of_their_pods_are_left_over() {
+        let (folder, node) = machine(&[
+            (20, "0::/kata_overhead/c1\n"),
+            (21, "0::/kata_overhead/c2\n"),
+            (22, "0::/kata_overhead/vanished\n"),
+            (23, "0::/kata.slice/kata-overhead.slice/runtime-rs-c1.scope\n"),
+            (24, "0::/kata.slice/kata-overhead.slice/runtime-rs-vanished.scope\n"),
+            // cgroup v1
+            (
+                25,
+                "4:memory:/kata_overhead/vanished\n1:name=systemd:/system.slice/containerd.service\n",
+            ),
+            (26, "0::/kata_overhead\n"),
+        ]);
+        let left = leftovers(&node).unwrap();
+        let pids: Vec<u32> = left.iter().map(|left| left.pid).collect();
+        assert_eq!(pids, [21, 22, 24, 25, 26], "c1 is a sandbox of the platform");
+        fs::remove_dir_all(folder.path().join("run")).unwrap();
+        let pids: Vec<u32> = leftovers(&node).unwrap().iter().map(|left| left.pid).collect();
+        assert_eq!(pids, [20, 21, 22, 23, 24, 25, 26], "the runtime knows none of them");
+    }
+
+    #[test]
+    fn a_sandbox_that_the_runtime_has_lost_is_left_over() {
+        let (folder, node) = machine(&[]);
+        let state = folder.path().join("run/vc/sbs");
+        for sandbox in ["c1", "c2", "vanished"] {
+            fs::create_dir_all(state.join(sandbox)).unwrap();
+            fs::write(state.join(sandbox).join("persist.json"), "{}").unwrap();
+        }
+        assert_eq!(lost_sandboxes(&node).unwrap(), ["vanished"]);
+        let bundles = folder
+            .path()
+            .join("run/containerd/io.containerd.runtime.v2.task/k8s.io");
+        fs::remove_dir_all(bundles.join("c2")).unwrap();
+        fs::remove_dir_all(state.join("c2")).unwrap();
+        let error = none_left(&node).unwrap_err().to_string();
+        assert!(error.contains("the sandbox vanished of Kata Containers"), "{error}");
+        fs::remove_dir_all(state.join("vanished")).unwrap();
+        none_left(&node).unwrap();
+    }
+
+    #[test]
+    fn devices_of_virtual_machines_are_the_platforms() {
+        for (target, is_device) in [
+            ("/dev/vfio/12", true),
+            ("/dev/vfio/devices/vfio0", true),
+            ("/dev/vfio/vfio", false),
+            ("/dev/nvidiactl", false),
+        ] {
+            let (folder, node) = machine(&[(14, "0::/user.slice\n")]);
+            std::os::unix::fs::symlink(target, folder.path().join("proc/14/fd/7")).unwrap();
+            match leftovers(&node) {
+                Ok(left) => assert!(!is_device && left.is_empty(), "{target}: {left:?}"),
+                Err(error) => assert!(is_device && error.to_string().contains(target), "{target}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn services_of_container_runtimes_hold_no_gpus() {
+        const RUNTIME: &str = "0::/system.slice/k3s.service\n";
+        let (folder, node) = machine(&[
+            (30, RUNTIME),
+            (31, RUNTIME),
+            (32, "0::/system.slice/nvidia-persistenced.service\n"),
+        ]);
+        let proc = folder.path().join("proc");
+        std::os::unix::fs::symlink("/dev/nvidia0", proc.join("32/fd/3")).unwrap();
+        std::os::unix::fs::symlink("/dev/vfio/12", proc.join("31/fd/3")).unwrap();
+        assert!(
+            leftovers(&node).is_ok(),
+            "no container runtime runs in either of the services"
+        );
+        fs::write(proc.join("30/comm"), "containerd\n").unwrap();
+        let error = leftovers(&node).unwrap_err().to_string();
+        assert!(
+            error.contains("process 31") && error.contains("/dev/vfio/12"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn services_of_a_machine_that_is_a_container_are_kept_apart() {
+        let (folder, node) = machine(&[
+            (30, "0::/system.slice/docker-0a.scope/system.slice/containerd.service\n"),
+            (
+                32,
+                "0::/system.slice/docker-0a.scope/system.slice/nvidia-persistenced.service\n",
+            ),
+        ]);
+        let proc = folder.path().join("proc");
+        fs::write(proc.join("30/comm"), "containerd\n").unwrap();
+        std::os::unix::fs::symlink("/dev/nvidia0", proc.join("32/fd/3")).unwrap();
+        assert!(leftovers(&node).unwrap().is_empty());
+        std::os::unix::fs::symlink("/dev/nvidia0", proc.join("30/fd/3")).unwrap();
+        assert!(leftovers(&node).unwrap_err().to_string().contains("process 30"));
     }
 
     #[test]

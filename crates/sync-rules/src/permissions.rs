@@ -124,8 +124,9 @@ pub fn tenant_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
 mod tests {
     use super::*;
 
-    fn all() -> [Vec<PolicyRule>; 4] {
-        let policy = SyncPolicy {
+    /// A class that lists a further kind.
+    fn policy() -> SyncPolicy {
+        SyncPolicy {
             kinds: vec![berth_api::sync_policy::SyncedKind {
                 group: "example.com".into(),
                 version: "v1".into(),
@@ -134,7 +135,11 @@ mod tests {
                 ..Default::default()
             }],
             ..SyncPolicy::default()
-        };
+        }
+    }
+
+    fn all() -> [Vec<PolicyRule>; 4] {
+        let policy = policy();
         [
             host_workload_rules(&policy),
             host_control_plane_rules(),
@@ -175,6 +180,30 @@ mod tests {
             cluster.iter().all(|rule| rule.verbs == ["get", "list", "watch"]),
             "{cluster:?}"
         );
+    }
+
+    /// The admission policy `berth-deletions` denies the syncer the deletion of anything else.
+    #[test]
+    fn what_the_syncer_deletes_on_the_host_it_finds_by_its_label() {
+        let mut count = 0;
+        for kind in kinds_of(&policy()) {
+            let rights = kind.rights;
+            let mut verbs = rights
+                .host
+                .iter()
+                .flat_map(|(_, verbs)| *verbs)
+                .chain(rights.host_verbs);
+            if !verbs.any(|verb| *verb == "delete") {
+                continue;
+            }
+            let (namespace, spec) = kind.host.unwrap();
+            assert_eq!(namespace, HostNamespace::Workloads, "{}", spec.resource.plural);
+            let mut labels = spec.labels.split(',');
+            let is_marked = labels.any(|label| label == "berth.dev/managed-by=syncer");
+            assert!(is_marked, "{}: {}", spec.resource.plural, spec.labels);
+            count += 1;
+        }
+        assert!(count > 10, "{count}");
     }
 
     #[test]

@@ -150,3 +150,33 @@ async fn the_job_that_cleans_up_sees_whether_control_is_installed() {
         .collect();
     assert!(kinds.contains("Job") && !kinds.contains("Deployment"), "{kinds:?}");
 }
+
+/// The rights to delete every PriorityClass do not outlast a Job that fails. Helm deletes what has succeeded before it, Argo CD what is deleted after a
+/// failure. The Job itself stays, with its log.
+#[tokio::test]
+async fn the_rights_to_clean_up_go_also_if_the_job_fails() {
+    let all = template(&json!({})).await.unwrap();
+    let annotation = |document: &Value, key: &str| {
+        let annotation = document["metadata"]["annotations"][key].as_str();
+        annotation.unwrap_or_default().to_owned()
+    };
+    let of_job = |key: &str| annotation(find(&all, "Job/berth-clean-up"), key);
+    let weight = |text: String| text.parse::<i32>().unwrap();
+    let kinds = [
+        "ServiceAccount",
+        "Role",
+        "RoleBinding",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ];
+    for kind in kinds {
+        let document = find(&all, &format!("{kind}/berth-clean-up"));
+        let policies = annotation(document, "helm.sh/hook-delete-policy");
+        for policy in ["hook-succeeded", "hook-failed"] {
+            assert!(policies.split(',').any(|one| one == policy), "{kind}: {policies}");
+        }
+        let is_before = weight(annotation(document, "helm.sh/hook-weight")) < weight(of_job("helm.sh/hook-weight"));
+        assert!(is_before, "{kind} is created before the Job");
+    }
+    assert!(!of_job("helm.sh/hook-delete-policy").contains("hook-failed"));
+}

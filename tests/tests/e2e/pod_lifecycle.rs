@@ -15,7 +15,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
@@ -375,6 +375,12 @@ pub(crate) async fn an_ephemeral_container_joins_a_pod(host: Arc<TestCluster>) {
         })
         .await;
     assert_eq!(state(&pod, "debugger").unwrap().terminated.unwrap().exit_code, 0);
+    // As `kubectl debug` does, once the pod reports it.
+    let its_log = LogParams {
+        container: Some("debugger".into()),
+        ..LogParams::default()
+    };
+    space.pods.logs("served", &its_log).await.unwrap();
     assert!(is_ready(&pod));
     space.pods.delete("served", &DeleteParams::default()).await.unwrap();
 }

@@ -1,5 +1,5 @@
 //! Writes the parts of the Helm chart that follow from the code to `charts/berth/files`: custom resource definitions,
-//! control's ClusterRoles, and the admission policies; those that change requests in a file of their own, because not every host
+//! control's roles, and the admission policies; those that change requests in a file of their own, because not every host
 //! has such. With `--check` says which differ.
 
 use serde::Serialize;
@@ -38,7 +38,8 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
         files.push((format!("crds/{name}.yaml"), file("crates/api", &[document(&crd)?])));
     }
     let roles = berth_control::install::manifests::cluster_roles();
-    let roles: Vec<String> = roles.iter().map(document).collect::<Result<_, _>>()?;
+    let mut roles: Vec<String> = roles.iter().map(document).collect::<Result<_, _>>()?;
+    roles.push(document(&berth_control::install::manifests::role())?);
     files.push((
         "cluster-roles.yaml".into(),
         file("crates/control/src/install/manifests.rs", &roles),

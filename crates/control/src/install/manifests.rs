@@ -7,7 +7,7 @@ use berth_sync_rules::permissions;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ServiceAccount},
-        rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+        rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
         scheduling::v1::PriorityClass,
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
@@ -24,6 +24,8 @@ const USE_ALL_NAME: &str = "berth-use-all";
 const USAGE_READER_NAME: &str = "berth-usage-reader";
 /// Name of the ClusterRole for kubelets whose mirror pods Services may select, and of its binding.
 const MIRROR_PODS_NAME: &str = "berth-mirror-pods";
+/// Name of the ClusterRole that control needs besides where it runs control planes as processes, and of its binding.
+const PROCESSES_NAME: &str = "berth-control-processes";
 
 /// Verbs of who reads.
 const READ: [&str; 3] = ["get", "list", "watch"];
@@ -86,13 +88,10 @@ fn control_rules() -> Vec<PolicyRule> {
         rule("", &["resourcequotas", "limitranges"], &["get", "create", "patch"]),
         // What tenants use of it.
         rule("", &["resourcequotas"], &["list"]),
-        rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         // Placeholder pods are created and deleted with the permissions of syncers, and pods deleted that have to leave a node.
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
-        // Scrubbing and validating nodes between two tenants.
-        rule("batch", &["jobs"], &["get", "list", "create", "delete"]),
         // For syncers: each may read the usage of its tenant's nodes.
         rule("metrics.k8s.io", &["nodes"], &["get"]),
         // Control planes as pods. The pods are deleted with the permissions of syncers.
@@ -137,16 +136,25 @@ fn control_rules() -> Vec<PolicyRule> {
             &["priorityclasses"],
             &["get", "list", "watch", "create", "delete"],
         ),
-        rule(
-            "coordination.k8s.io",
-            &["leases"],
-            &["get", "create", "update", "patch"],
-        ),
     ];
     rules.extend(permissions::host_workload_rules(&berth_api::SyncPolicy::default()));
     rules.extend(permissions::host_control_plane_rules());
     rules.extend(permissions::host_cluster_rules());
     rules
+}
+
+/// Control's permissions in its own namespace.
+fn own_namespace_rules() -> Vec<PolicyRule> {
+    vec![
+        // Scrubbing and validating nodes between two tenants.
+        rule("batch", &["jobs"], &["get", "list", "create", "delete"]),
+        // RBAC knows no name of an object that is created.
+        rule("coordination.k8s.io", &["leases"], &["create"]),
+        PolicyRule {
+            resource_names: Some(vec![system::CONTROL.into()]),
+            ..rule("coordination.k8s.io", &["leases"], &["get", "update", "patch"])
+        },
+    ]
 }
 
 fn named(name: &str) -> ObjectMeta {
@@ -203,6 +211,44 @@ pub fn cluster_roles() -> [ClusterRole; 6] {
     [own, aggregated, upstream, use_all, usage_reader, mirror_pods]
 }
 
+/// Control's Role in its own namespace: for its lease, and for the Jobs that scrub and validate nodes.
+pub fn role() -> Role {
+    Role {
+        metadata: in_own_namespace(system::CONTROL),
+        rules: Some(own_namespace_rules()),
+    }
+}
+
+/// Binds control's Role to a user.
+pub fn role_binding(user: &str) -> RoleBinding {
+    let ClusterRoleBinding { role_ref, subjects, .. } = binding(system::CONTROL, [user]);
+    RoleBinding {
+        metadata: in_own_namespace(system::CONTROL),
+        role_ref: RoleRef {
+            kind: "Role".into(),
+            ..role_ref
+        },
+        subjects,
+    }
+}
+
+/// What a control that runs control planes as processes needs besides, bound to a user: tokens of syncers, which pods get from their kubelet.
+pub fn process_runtime_role(user: &str) -> (ClusterRole, ClusterRoleBinding) {
+    let role = ClusterRole {
+        metadata: named(PROCESSES_NAME),
+        rules: Some(vec![rule("", &["serviceaccounts/token"], &["create"])]),
+        aggregation_rule: None,
+    };
+    (role, binding(PROCESSES_NAME, [user]))
+}
+
+fn in_own_namespace(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        namespace: Some(system::NAMESPACE.into()),
+        ..named(name)
+    }
+}
+
 /// Binds control's ClusterRoles to a user.
 pub fn cluster_role_bindings(user: &str) -> [ClusterRoleBinding; 2] {
     [system::CONTROL, KINDS_NAME].map(|name| binding(name, [user]))
@@ -252,10 +298,7 @@ pub fn gateway_role() -> (ClusterRole, ClusterRoleBinding) {
 /// The service account of the Jobs that scrub and validate nodes. It has no permissions.
 pub fn scrub_service_account() -> ServiceAccount {
     ServiceAccount {
-        metadata: ObjectMeta {
-            namespace: Some(system::NAMESPACE.into()),
-            ..named(system::SCRUB_SERVICE_ACCOUNT)
-        },
+        metadata: in_own_namespace(system::SCRUB_SERVICE_ACCOUNT),
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     }
@@ -277,5 +320,49 @@ pub fn namespace() -> Namespace {
     Namespace {
         metadata: named(system::NAMESPACE),
         ..Namespace::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rules of these that are for this resource.
+    fn rules_for<'a>(rules: &'a [PolicyRule], resource: &str) -> Vec<&'a PolicyRule> {
+        let is_for = |rule: &&PolicyRule| rule.resources.iter().flatten().any(|named| named == resource);
+        rules.iter().filter(is_for).collect()
+    }
+
+    #[test]
+    fn what_control_needs_in_its_own_namespace_it_has_nowhere_else() {
+        for role in cluster_roles() {
+            let rules = role.rules.unwrap_or_default();
+            for resource in ["serviceaccounts/token", "jobs", "leases"] {
+                let found = rules_for(&rules, resource);
+                assert!(found.is_empty(), "{:?}: {found:?}", role.metadata.name);
+            }
+        }
+        let (role, binding) = (role(), role_binding("control"));
+        for metadata in [&role.metadata, &binding.metadata] {
+            assert_eq!(metadata.namespace.as_deref(), Some(system::NAMESPACE));
+        }
+        assert_eq!(
+            (binding.role_ref.kind.as_str(), Some(&binding.role_ref.name)),
+            ("Role", role.metadata.name.as_ref())
+        );
+        let rules = role.rules.unwrap();
+        for resource in ["jobs", "leases"] {
+            assert!(!rules_for(&rules, resource).is_empty(), "{resource}");
+        }
+        for lease in rules_for(&rules, "leases") {
+            assert_eq!(lease.resource_names.is_none(), lease.verbs == ["create"], "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_for_control_planes_that_are_processes() {
+        let (role, binding) = process_runtime_role("control");
+        assert_eq!(rules_for(&role.rules.unwrap(), "serviceaccounts/token").len(), 1);
+        assert_eq!(Some(binding.role_ref.name), role.metadata.name);
     }
 }

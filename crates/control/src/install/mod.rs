@@ -42,8 +42,8 @@ pub enum InstallError {
     },
 }
 
-/// Applies the CustomResourceDefinitions, control's namespace, its RBAC for `user`, and the admission policies. Returns when the
-/// definitions are established. Needs cluster-admin. A second call upgrades the installation.
+/// Applies the CustomResourceDefinitions, control's namespace, its RBAC for `user`, and the admission policies. The user may also run control planes
+/// as processes. Returns when the definitions are established. Needs cluster-admin. A second call upgrades the installation.
 ///
 /// # Errors
 /// The host rejects an object, or does not serve the definitions in time.
@@ -62,6 +62,11 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
     }
+    applier.apply(&manifests::role()).await?;
+    applier.apply(&manifests::role_binding(user)).await?;
+    let (role, binding) = manifests::process_runtime_role(user);
+    applier.apply(&role).await?;
+    applier.apply(&binding).await?;
     // Parameters of policies are of these kinds: an API server that does not find a kind looks for it again only after 30 seconds,
     // and ignores the policy until then.
     wait_until_served(client, &definitions).await?;

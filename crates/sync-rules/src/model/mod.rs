@@ -15,6 +15,7 @@ pub mod kind_id;
 pub mod memo;
 pub mod mirror;
 pub mod mirror_sources;
+pub mod own_containers;
 mod packed_text;
 pub mod pod_addresses;
 mod raw_controls;

@@ -4,32 +4,28 @@
 //! |---|---|
 //! | `metadata` | name, namespace and labels of the tenant's object |
 //! | `timestamp`, `window`, `usage` | copied |
-//! | `containers` | those that the tenant's pod has: the platform may have added others |
+//! | `containers` | those of the host pod that are the tenant's: the platform may have added others |
 
-use crate::model::{json, resource::Name};
+use crate::model::{
+    json,
+    own_containers::{self, NamedContainer},
+    resource::Name,
+};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 /// API version of everything here.
 pub const API_VERSION: &str = "metrics.k8s.io/v1beta1";
-/// Lists of containers in a pod.
-const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 /// What is copied from the host.
 const MEASURED: [&str; 3] = ["timestamp", "window", "usage"];
 
 /// Metrics of a pod of the tenant, made from those of its host pod.
-pub fn pod(name: &Name, pod: &Value, host: &Value) -> Value {
+pub fn pod(name: &Name, pod: &Value, host_pod: &Value, host: &Value) -> Value {
     let mut metrics = with_metadata("PodMetrics", name, pod, host);
-    let own: BTreeSet<&str> = CONTAINERS
-        .iter()
-        .flat_map(|list| json::items(pod, &["spec", list]))
-        .filter_map(|container| json::text(container, &["name"]))
-        .collect();
     let containers: Vec<Value> = json::items(host, &["containers"])
         .iter()
         .filter_map(|container| {
             let name = json::text(container, &["name"])?;
-            own.contains(name)
+            (own_containers::find(pod, host_pod, name) == NamedContainer::Own)
                 .then(|| json!({"name": name, "usage": container.get("usage")}))
         })
         .collect();
@@ -67,17 +63,21 @@ mod tests {
     #[test]
     fn a_pod_is_the_tenants_with_its_own_containers() {
         let own = json!({"metadata": {"labels": {"app": "web"}}, "spec": {
-            "containers": [{"name": "main"}], "initContainers": [{"name": "sidecar"}]}});
+            "containers": [{"name": "main"}], "initContainers": [{"name": "sidecar"}], "ephemeralContainers": [{"name": "mesh"}]}});
+        let host_pod = json!({"status": {
+            "containerStatuses": [{"name": "main"}, {"name": "injected"}, {"name": "mesh"}], "initContainerStatuses": [{"name": "sidecar"}]}});
         let host = json!({
             "metadata": {"name": "web-x-abc", "namespace": "berth-t", "labels": {"berth.dev/tenant": "t"}},
             "timestamp": "2026-01-01T00:00:00Z", "window": "15s",
             "containers": [
                 {"name": "main", "usage": {"cpu": "5m", "memory": "10Mi"}},
                 {"name": "injected", "usage": {"cpu": "1"}},
+                {"name": "mesh", "usage": {"cpu": "1"}},
                 {"name": "sidecar", "usage": {"cpu": "1n", "memory": "1Ki"}},
             ],
         });
-        insta::assert_yaml_snapshot!(pod(&Name::new("shop", "web"), &own, &host));
+        let name = Name::new("shop", "web");
+        insta::assert_yaml_snapshot!(pod(&name, &own, &host_pod, &host));
     }
 
     #[test]

@@ -37,6 +37,7 @@ use axum::{
 use berth_sync_rules::{
     model::{
         Cache, KindId, json,
+        own_containers::{self, NamedContainer},
         resource::{Name, POD},
         store::is_origin,
     },
@@ -196,13 +197,28 @@ fn host_pod(cache: &Cache, node: &Name, asked: &request::Request) -> Result<Stri
     if !is_origin(&tenant, &host) || !runs_here {
         return Err(absent());
     }
-    if let Some(container) = &asked.container
-        && !has_container(&tenant.object(), container)
-    {
-        let message = format!("container {container} not found in pod {name}");
-        return Err(Denial::new(StatusCode::NOT_FOUND, message));
+    if let Some(container) = &asked.container {
+        match own_containers::find(&tenant.object(), &host.object(), container) {
+            NamedContainer::Own => {}
+            NamedContainer::Unreported => return Err(not_started(asked, container)),
+            NamedContainer::Foreign => {
+                let message = format!("container {container} not found in pod {name}");
+                return Err(Denial::new(StatusCode::NOT_FOUND, message));
+            }
+        }
     }
     Ok(host.name.to_string())
+}
+
+/// What a kubelet answers as long as it has not started a container. Clients know these messages.
+fn not_started(asked: &request::Request, container: &str) -> Denial {
+    if asked.action.is_stream() {
+        let message = format!("container not found ({container:?})");
+        return Denial::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+    }
+    let pod = &asked.pod.name;
+    let message = format!("container {container:?} in pod \"{pod}\" is waiting to start: ContainerCreating");
+    Denial::new(StatusCode::BAD_REQUEST, message)
 }
 
 fn uri(cache: &Cache, pod: &str, asked: &request::Request) -> String {
@@ -210,13 +226,6 @@ fn uri(cache: &Cache, pod: &str, asked: &request::Request) -> String {
     query.extend_pairs(&asked.query);
     let pods = POD.path(&cache.tenant.workload_namespace);
     format!("{pods}/{pod}/{}?{}", asked.action.subresource(), query.finish())
-}
-
-fn has_container(pod: &Value, name: &str) -> bool {
-    let kinds = ["containers", "initContainers", "ephemeralContainers"].into_iter();
-    kinds
-        .flat_map(|kind| json::items(pod, &["spec", kind]))
-        .any(|container| container["name"] == name)
 }
 
 fn no_answer() -> Denial {

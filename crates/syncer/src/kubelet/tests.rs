@@ -15,10 +15,21 @@ struct Fixture {
 
 impl Fixture {
     fn new(pods: &[Name]) -> Arc<Self> {
+        let tenant = json!({"spec": {"containers": [{"name": "main"}]}});
+        let pods: Vec<(Name, Value, Value)> = pods
+            .iter()
+            .map(|pod| (pod.clone(), tenant.clone(), json!({})))
+            .collect();
+        Self::of(pods)
+    }
+
+    /// The same with these pods: each with its name, and with spec and status of both sides.
+    fn of(pods: Vec<(Name, Value, Value)>) -> Arc<Self> {
         let engine = test_engine::engine();
-        for pod in pods {
-            let tenant = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "main"}]}});
-            let host = json!({"metadata": {"name": "h", "annotations": {"berth.dev/origin-uid": "u"}}, "spec": {"nodeName": "gpu-1"}});
+        for (pod, mut tenant, mut host) in pods {
+            tenant["metadata"] = json!({"name": "p", "uid": "u"});
+            host["metadata"] = json!({"name": "h", "annotations": {"berth.dev/origin-uid": "u"}});
+            host["spec"] = json!({"nodeName": "gpu-1"});
             for (side, object) in [(Side::Tenant, tenant), (Side::Host, host)] {
                 let store = engine.cache().stores.of(side, KindId::Pod);
                 store.watched(pod.clone(), Stored::from(object));
@@ -35,6 +46,11 @@ impl Fixture {
 
     /// Follows the log of a pod. Returns the head of the answer, and the connection.
     async fn follow(self: &Arc<Self>, pod: &Name) -> (String, DuplexStream) {
+        self.request(&format!("/containerLogs/{pod}/main?follow=true")).await
+    }
+
+    /// Makes a request that may be upgraded. Returns the head of the answer, and the connection.
+    async fn request(self: &Arc<Self>, path: &str) -> (String, DuplexStream) {
         let (mut client, server) = tokio::io::duplex(64 << 10);
         let fixture = Arc::clone(self);
         tokio::spawn(async move {
@@ -42,13 +58,33 @@ impl Fixture {
             let handle = |request| fixture.kubelet.answer(cache, &node, request);
             drop(serve::http(server, IDLE, handle).await);
         });
-        let head = format!("GET /containerLogs/{pod}/main?follow=true HTTP/1.1\r\nhost: a\r\n\r\n");
+        let upgrade = if path.starts_with("/containerLogs") {
+            ""
+        } else {
+            "connection: upgrade\r\nupgrade: spdy/3.1\r\n"
+        };
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{upgrade}\r\n");
         client.write_all(head.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             answer.push(client.read_u8().await.unwrap());
         }
         (String::from_utf8(answer).unwrap().to_lowercase(), client)
+    }
+
+    /// The status with which a log, a command and an attached terminal of a container are answered. The host answers logs alone, so that one
+    /// that reaches it has 200, and the others have 502.
+    async fn statuses(self: &Arc<Self>, pod: &Name, container: &str) -> [u16; 3] {
+        let mut statuses = [0; 3];
+        for (status, path) in statuses.iter_mut().zip([
+            format!("/containerLogs/{pod}/{container}"),
+            format!("/exec/{pod}/{container}?command=id&output=1"),
+            format!("/attach/{pod}/{container}?output=1"),
+        ]) {
+            let (answer, _connection) = self.request(&path).await;
+            *status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        }
+        statuses
     }
 }
 
@@ -92,4 +128,50 @@ async fn a_connection_is_for_one_request() {
     assert!(answer.starts_with("http/1.1 404"), "{answer}");
     let mut rest = Vec::new();
     connection.read_to_end(&mut rest).await.unwrap();
+}
+
+const REACHES_THE_HOST: [u16; 3] = [200, 502, 502];
+const IS_UNKNOWN: [u16; 3] = [404; 3];
+
+#[tokio::test]
+async fn containers_of_the_platform_are_not_reached_by_the_name_of_an_ephemeral_one() {
+    let (taken, own) = (Name::new("team", "p"), Name::new("team", "q"));
+    // The host refused the ephemeral container, because the platform has one of that name in the pod. The tenant's pod keeps it.
+    let tenant = json!({"spec": {"containers": [{"name": "main"}], "ephemeralContainers": [{"name": "mesh"}]}});
+    let injected = json!({"status": {"containerStatuses": [{"name": "main"}, {"name": "mesh"}]}});
+    let accepted = json!({"status": {
+        "containerStatuses": [{"name": "main"}], "ephemeralContainerStatuses": [{"name": "mesh"}]}});
+    let fixture = Fixture::of(vec![
+        (taken.clone(), tenant.clone(), injected),
+        (own.clone(), tenant, accepted),
+    ]);
+    assert_eq!(fixture.statuses(&taken, "mesh").await, IS_UNKNOWN);
+    assert_eq!(fixture.statuses(&taken, "main").await, REACHES_THE_HOST);
+    assert_eq!(fixture.statuses(&own, "mesh").await, REACHES_THE_HOST);
+    assert_eq!(fixture.statuses(&own, "other").await, IS_UNKNOWN);
+}
+
+#[tokio::test]
+async fn containers_that_have_not_started_are_answered_as_by_a_kubelet() {
+    let pod = Name::new("team", "p");
+    let tenant = json!({"spec": {
+        "containers": [{"name": "main"}], "initContainers": [{"name": "prepare"}], "ephemeralContainers": [{"name": "debug"}]}});
+    let fixture = Fixture::of(vec![(pod.clone(), tenant, json!({"status": {"phase": "Pending"}}))]);
+    // The host's kubelet knows why.
+    for container in ["main", "prepare"] {
+        assert_eq!(fixture.statuses(&pod, container).await, REACHES_THE_HOST, "{container}");
+    }
+    assert_eq!(fixture.statuses(&pod, "debug").await, [400, 500, 500]);
+    for (path, message) in [
+        (
+            "/containerLogs/team/p/debug",
+            r#"container "debug" in pod "p" is waiting to start: ContainerCreating"#,
+        ),
+        ("/exec/team/p/debug?command=id", r#"container not found ("debug")"#),
+    ] {
+        let (_, mut connection) = fixture.request(path).await;
+        let mut body = String::new();
+        connection.read_to_string(&mut body).await.unwrap();
+        assert_eq!(body, message);
+    }
 }

@@ -215,8 +215,11 @@ impl Usage {
                 let pod = in_tenant.get(&name)?.object();
                 let is_meant = (namespace.is_empty() || &*name.namespace == namespace)
                     && selection.selects(&name.namespace, &name.name, &labels_of(&pod));
-                let metrics = translate::pod(&name, &pod, host);
-                is_meant.then_some((name, metrics))
+                if !is_meant {
+                    return None;
+                }
+                let metrics = translate::pod(&name, &pod, &on_host.get(&name)?.object(), host);
+                Some((name, metrics))
             })
             .collect();
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -228,11 +231,16 @@ impl Usage {
         let Some(pod) = cache.stores.tenant(KindId::Pod).get(name) else {
             return Err(Failure::NotFound("pods", name.to_string()));
         };
+        let no_metrics = || Failure::NotFound("pods.metrics.k8s.io", name.to_string());
         let path = PODS.path(&cache.tenant.workload_namespace);
         let request = Request::new(path).get(&host_name(KindId::Pod, name), &GetParams::default());
         match self.ask(request).await? {
-            Some(host) => Ok(translate::pod(name, &pod.object(), &host)),
-            None => Err(Failure::NotFound("pods.metrics.k8s.io", name.to_string())),
+            Some(host) => {
+                // It may be gone by now.
+                let host_pod = cache.stores.host(KindId::Pod).get(name).ok_or_else(no_metrics)?;
+                Ok(translate::pod(name, &pod.object(), &host_pod.object(), &host))
+            }
+            None => Err(no_metrics()),
         }
     }
 

@@ -6,7 +6,7 @@ pub(crate) mod encryption;
 pub(crate) mod keys;
 
 use berth_tests::{page::find_commands, shell::Shell, test_cluster::TestCluster};
-use std::fs;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 const PAGE: &str = include_str!("../../../../docs/operations/backup.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/operations/troubleshooting.md");
@@ -39,7 +39,17 @@ async fn administrator(host: &TestCluster) -> Shell {
     shell
 }
 
-/// Backs up.
+/// Backs up, where other users may read files by default. They cannot read those of the backup.
 async fn back_up(shell: &Shell) {
-    shell.run(&commands("etcdctl snapshot save", &[])).await;
+    let backup = commands("etcdctl snapshot save", &[]);
+    shell.run(&format!("umask 022\n{backup}")).await;
+    let files = fs::read_dir(shell.folder()).unwrap().map(Result::unwrap);
+    let is_of_backup = |name: &str| name.starts_with("pki-") || ["berth.db", "tenantclusters.yaml"].contains(&name);
+    let mut count = 0;
+    for file in files.filter(|file| file.file_name().to_str().is_some_and(is_of_backup)) {
+        let mode = file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}: {mode:o}", file.path().display());
+        count += 1;
+    }
+    assert!(count >= 3, "of a tenant, the snapshot and the TenantClusters: {count}");
 }

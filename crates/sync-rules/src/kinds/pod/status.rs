@@ -9,6 +9,7 @@
 //! | qosClass | the tenant's, which was set when the pod was created and does not change |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
+//! | ephemeralContainerStatuses | without containers that the tenant's pod does not have |
 //! | phase, reason, message, `Ready`, `DisruptionTarget` of a pod that the host removes and the tenant does not | disrupted and not ready; Failed if it ends well because of that ([`removal`]) |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
@@ -88,6 +89,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         return before.clone();
     };
     super::claims::sync_status(name, fields);
+    hide_foreign_containers(observation.tenant, fields);
     // The host's differs where the platform sets default requests, and API servers reject changes.
     if let Some(own) = before.get("qosClass") {
         fields.insert("qosClass".into(), own.clone());
@@ -132,6 +134,22 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     let has_run = has_run(cache, observation.tenant, &status);
     removal::show(observation, has_run, &mut status);
     status
+}
+
+/// Leaves out ephemeral containers that the platform added to the host pod, as with `kubectl debug`. A tenant that sees the name of one can give its
+/// pod an ephemeral container of that name: the host takes it for the one that is there, and commands of the tenant would be run in it.
+fn hide_foreign_containers(tenant: &Value, status: &mut Map<String, Value>) {
+    const STATUSES: &str = "ephemeralContainerStatuses";
+    let own = json::items(tenant, &["spec", "ephemeralContainers"]);
+    let is_own = |status: &Value| own.iter().any(|container| container.get("name") == status.get("name"));
+    let Some(statuses) = status.get_mut(STATUSES).and_then(Value::as_array_mut) else {
+        return;
+    };
+    statuses.retain(is_own);
+    // An API server keeps no empty list, so it would differ again and again.
+    if statuses.is_empty() {
+        status.remove(STATUSES);
+    }
 }
 
 /// A disruption that the tenant knows stays, with its reason: controllers of Jobs read it when the pod has ended. The host may know of

@@ -377,6 +377,31 @@ fn a_disruption_in_the_tenant_stays_while_the_host_pod_ends() {
 }
 
 #[test]
+fn ephemeral_containers_of_the_platform_are_not_shown() {
+    let cache = cache();
+    let mut tenant = pod();
+    tenant["spec"]["nodeName"] = "gpu-1".into();
+    let shown = |tenant: &Value, statuses: Value| {
+        let host = json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running", "ephemeralContainerStatuses": statuses}});
+        let observation = Observation {
+            tenant,
+            host: &host,
+            in_sync: true,
+            denied: &[],
+            now: Timestamp::from_second(1_800_000_000).unwrap(),
+        };
+        match Pods.sync_status(&cache, &name(), &observation).as_slice() {
+            [TenantWrite::Status(status)] => status.get("ephemeralContainerStatuses").cloned(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let [own, platforms] = ["debug", "debugger-x7k2p"].map(|name| json!({"name": name, "state": {"running": {}}}));
+    assert_eq!(shown(&tenant, json!([platforms])), None);
+    tenant["spec"]["ephemeralContainers"] = json!([{"name": "debug"}]);
+    assert_eq!(shown(&tenant, json!([platforms, own])), Some(json!([own])));
+}
+
+#[test]
 fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let mut tenant = pod();
