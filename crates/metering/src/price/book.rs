@@ -22,8 +22,8 @@ pub struct PriceBook {
 /// The cards of one currency.
 #[derive(Clone, Debug, Default)]
 struct Cards {
-    cards: Vec<Card>,
-    /// Position in `cards` of the one that names a target; `None` is the target of a card without any.
+    all: Vec<Card>,
+    /// Position in `all` of the one that names a target; `None` is the target of a card without any.
     by_target: BTreeMap<Option<RateCardTarget>, usize>,
     /// The targets that several cards name.
     ambiguous: BTreeSet<Option<RateCardTarget>>,
@@ -71,8 +71,8 @@ impl PriceBook {
         let lists = PriceLists::read(name, card, &mut self.errors);
         let currency = &card.spec.currency;
         let of_currency = self.currencies.entry(currency.clone()).or_default();
-        let position = of_currency.cards.len();
-        of_currency.cards.push(Card {
+        let position = of_currency.all.len();
+        of_currency.all.push(Card {
             name: name.into(),
             lists,
         });
@@ -82,7 +82,7 @@ impl PriceBook {
             let other = *of_currency.by_target.entry(target.clone()).or_insert(position);
             if other != position {
                 self.errors.push(PriceError::SameTarget {
-                    first: of_currency.cards[other].name.clone(),
+                    first: of_currency.all[other].name.clone(),
                     second: name.into(),
                     currency: currency.clone(),
                     target: describe_target(target.as_ref()),
@@ -159,7 +159,7 @@ impl Cards {
             Some(None),
         ];
         targets.into_iter().flatten().find_map(|target| {
-            let card = self.cards.get(*self.by_target.get(&target)?)?;
+            let card = self.all.get(*self.by_target.get(&target)?)?;
             if self.ambiguous.contains(&target) {
                 return Some((card.name.as_str(), Answer::Unclear));
             }
@@ -171,7 +171,7 @@ impl Cards {
     /// The price of what has this key, on a day, by the card without targets.
     fn list_price(&self, key: &LineKey, day: Date) -> Option<Price> {
         let for_all: Option<RateCardTarget> = None;
-        let card = self.cards.get(*self.by_target.get(&for_all)?)?;
+        let card = self.all.get(*self.by_target.get(&for_all)?)?;
         match card.lists.price(key, day)? {
             Answer::Price(price) if !self.ambiguous.contains(&for_all) => Some(price),
             Answer::Price(_) | Answer::Unclear => None,

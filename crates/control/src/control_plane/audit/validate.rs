@@ -39,7 +39,7 @@ fn find_error_in(rule: &AuditRule) -> Option<String> {
         omit_stages: _,
         omit_managed_fields: _,
     } = rule;
-    if !non_resource_urls.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+    if !non_resource_urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
         return Some("nonResourceURLs: a rule is for nonResourceURLs, or for resources and namespaces".into());
     }
     if let Some(bad) = non_resource_urls.iter().find(|url| !is_url(url)) {

@@ -197,7 +197,7 @@ async fn register(
         *recorded = record;
     }
     let grant = async { Ok::<_, ReconcileError>(apply_binding(writer.applier, &argo_cd::admin_binding()).await?) };
-    tenant.write_in_rest(writer.begun, grant).await?;
+    tenant.write_in_rest(writer.begun, Box::pin(grant)).await?;
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
     let certificate = issue_certificate(&prepared.authorities, &mut leaves)?;
     let access = argo_cd::Access {

@@ -189,7 +189,7 @@ async fn a_tenant_that_does_not_follow_its_class_is_started_again_and_again_with
     for _ in 0..MAX_RECONCILES {
         Box::pin(fixture.reconcile()).await.unwrap();
         assert_eq!(state(&fixture), "Sleeping");
-        assert_eq!(reason(&fixture, "Awake"), (json!("False"), json!("ClassNotEnforced")));
+        assert_eq!(fixture.reason("Awake"), (json!("False"), json!("ClassNotEnforced")));
     }
     assert_eq!(runs_since(&fixture, before), Vec::<String>::new());
     assert!(is_outdated(&fixture), "an alert says so");
