@@ -93,6 +93,11 @@ impl ScriptedApi {
         self.objects().refused = refusal;
     }
 
+    /// Whether it refuses writes to a path now.
+    pub(crate) fn refuses_writes_to(&self, path: &str) -> bool {
+        self.objects().refused.is_some_and(|(part, ..)| path.contains(part))
+    }
+
     /// Never answers anything about paths that contain `part`. None: answers all.
     pub(crate) fn never_answer(&self, part: Option<&'static str>) {
         self.objects().mute = part;
