@@ -8,6 +8,9 @@ use berth_api::{
     labels,
 };
 
+/// Reason: the tenant's API server refuses, or does not answer, the rewriting of everything that is left.
+const REWRITE_REFUSED: &str = "RewriteRefused";
+
 /// The encryption of what a tenant stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObservedEncryption {
@@ -17,6 +20,8 @@ pub(super) struct ObservedEncryption {
     request: RotationRequest,
     /// What was found besides.
     finding: Finding,
+    /// Whether nothing is left to be rewritten but what the tenant's API server refuses.
+    is_refused: bool,
 }
 
 impl ObservedEncryption {
@@ -26,7 +31,14 @@ impl ObservedEncryption {
             recorded,
             request,
             finding,
+            is_refused: false,
         }
+    }
+
+    /// The same, with whether the tenant's API server refuses the rewriting of all that is left.
+    #[must_use]
+    pub(super) fn with_refusal(self, is_refused: bool) -> Self {
+        Self { is_refused, ..self }
     }
 
     /// The state, if something is encrypted or to be decrypted.
@@ -48,7 +60,14 @@ impl ObservedEncryption {
             );
         }
         if state.phase != EncryptionPhase::Completed {
-            return unmet(state.phase.name(), describe(state, &self.finding));
+            // Somebody has to look for the reason in the tenant. The phase alone is nothing that anybody has to know at once.
+            let is_refused = self.is_refused && state.phase == EncryptionPhase::Rewriting;
+            let reason = if is_refused {
+                REWRITE_REFUSED
+            } else {
+                state.phase.name()
+            };
+            return unmet(reason, describe(state, &self.finding));
         }
         let resources: Vec<&str> = state.target.resources.iter().map(String::as_str).collect();
         let key = state.target.key.as_deref().unwrap_or_default();
@@ -153,6 +172,19 @@ mod tests {
             let asleep = condition(Some(state(phase, &["secrets"])), none, Finding::Sleeps).unwrap();
             assert_eq!(asleep.reason, "Sleeping");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_a_reason_of_its_own_while_objects_are_rewritten() {
+        let reason = |phase: EncryptionPhase, finding: Finding| {
+            let observed = ObservedEncryption::new(Some(state(phase, &["secrets"])), RotationRequest::None, finding);
+            observed.with_refusal(true).condition().unwrap().reason
+        };
+        let waits = || Finding::Waits("one was refused".into());
+        assert_eq!(reason(EncryptionPhase::Rewriting, waits()), "RewriteRefused");
+        assert_eq!(reason(EncryptionPhase::Writing, waits()), "Writing");
+        assert_eq!(reason(EncryptionPhase::Rewriting, Finding::Sleeps), "Sleeping");
+        assert_eq!(reason(EncryptionPhase::Completed, Finding::Done), "Encrypted");
     }
 
     #[test]

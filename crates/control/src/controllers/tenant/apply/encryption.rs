@@ -203,13 +203,14 @@ pub(super) async fn follow_encryption(
     }
     match take_step(context, prepared, control_plane, (&wanted, due)).await {
         Ok((recorded, finding)) => {
+            let is_refused = rewrite::is_refused(tenant);
             let pause = match finding {
                 Finding::Done => Duration::ZERO,
-                _ if rewrite::is_refused(tenant) => REFUSED,
+                _ if is_refused => REFUSED,
                 _ => POLL,
             };
             context.queue.add_after(tenant.key(), pause);
-            observed(recorded.as_ref(), finding)
+            observed(recorded.as_ref(), finding).with_refusal(is_refused)
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);

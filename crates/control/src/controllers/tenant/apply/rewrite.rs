@@ -12,7 +12,7 @@ use crate::{
     datastore::HeadPage,
     error::{ReconcileError, api},
 };
-use futures::{StreamExt, stream};
+use futures::future::join_all;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
@@ -20,16 +20,18 @@ use kube::{
 };
 use serde_json::json;
 use std::{sync::PoisonError, time::Duration};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-/// Objects that are rewritten at the same time.
-const CONCURRENCY: usize = 4;
 /// Objects that are rewritten in a pass: with the pause after it some dozens in a second, so that others are served meanwhile.
 const MOST_REWRITTEN: u64 = 64;
 /// Time after which a pass reads no further page.
 const READING: Duration = Duration::from_secs(5);
-/// Time for a pass. A webhook may take 30 s.
+/// Time for a pass. A webhook may take 30 s. It is less if the reconcile has waited for the tenant for long before.
 const LIMIT: Duration = Duration::from_secs(32);
+/// How long before the end of a pass objects are given up that are not answered: what follows them has its turn in the next pass.
+const MARGIN: Duration = Duration::from_millis(250);
+/// Why an object was given up.
+const NOT_ANSWERED: &str = "no answer in time";
 
 /// What a pass has come to.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,12 +54,16 @@ pub(super) async fn rewrite(
 ) -> Result<Rewritten, ReconcileError> {
     let lock = || tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
     let mut progress = lock().clone();
-    let pass = run_pass(context, tenant, encryption, client, &mut progress);
-    let ended = tenant.slot.lend(LIMIT, Box::pin(pass)).await;
+    let time = tenant.slot.shorten(LIMIT);
+    let until = Instant::now() + time.saturating_sub(MARGIN);
+    let pass = run_pass(context, tenant, encryption, client, until, &mut progress);
+    let ended = tenant.slot.lend(time, Box::pin(pass)).await;
     let message = progress.describe();
     *lock() = progress;
     match ended {
-        None => Ok(Rewritten::Part(format!("{message}; the tenant's API server is slow"))),
+        None => Ok(Rewritten::Part(format!(
+            "{message}; etcd or the tenant's API server is slow"
+        ))),
         Some(Ok(true)) => Ok(Rewritten::All),
         Some(Ok(false)) => Ok(Rewritten::Part(message)),
         Some(Err(error)) => Err(error),
@@ -70,12 +76,13 @@ pub(super) fn is_refused(tenant: &Tenant) -> bool {
     progress.is_refused()
 }
 
-/// Whether the last round has ended in this pass.
+/// Whether the last round has ended in this pass. Objects that are not answered are given up at `until`.
 async fn run_pass(
     context: &TenantContext,
     tenant: &Tenant,
     encryption: &Encryption,
     client: &Client,
+    until: Instant,
     progress: &mut Rewriting,
 ) -> Result<bool, ReconcileError> {
     let begun = Instant::now();
@@ -85,7 +92,7 @@ async fn run_pass(
         let Some(resource) = resources.get(progress.resource) else {
             return Ok(progress.end_round());
         };
-        if begun.elapsed() >= READING || progress.tried() >= most {
+        if begun.elapsed() >= READING || Instant::now() >= until || progress.tried() >= most {
             return Ok(false);
         }
         let mut page = read_page(context, tenant, &folder(resource), progress.after.as_deref()).await?;
@@ -95,7 +102,7 @@ async fn run_pass(
             .filter(|(_, head)| !encryption.is_current(resource, head))
             .map(|(name, _)| name.as_str())
             .collect();
-        rewrite_objects(client, resource, &others, progress).await?;
+        rewrite_objects(client, resource, &others, until, progress).await?;
         match page.heads.pop() {
             Some((name, _)) if page.has_more => progress.after = Some(name),
             _ => {
@@ -117,11 +124,13 @@ async fn read_page(
     Ok(context.datastore.read_heads(&tenant.id, folder, after).await?)
 }
 
-/// Rewrites the objects of a resource, by their keys below its folder.
+/// Rewrites the objects of a resource, by their keys below its folder: all of a page at the same time, so that one that is not answered keeps no
+/// other one back.
 async fn rewrite_objects(
     client: &Client,
     resource: &str,
     keys: &[&str],
+    until: Instant,
     progress: &mut Rewriting,
 ) -> Result<(), ReconcileError> {
     if keys.is_empty() {
@@ -136,15 +145,18 @@ async fn rewrite_objects(
         }
         return Ok(());
     };
-    let patches: Vec<_> = keys.iter().map(|key| rewrite_object(client, &kind, key)).collect();
-    let results: Vec<_> = stream::iter(patches).buffered(CONCURRENCY).collect().await;
+    let patches = keys
+        .iter()
+        .map(|key| timeout_at(until, rewrite_object(client, &kind, key)));
+    let results = join_all(patches).await;
     let mut failed = None;
     for (key, result) in keys.iter().zip(results) {
         match result {
-            Ok(()) => progress.add_rewritten(),
+            Ok(Ok(())) => progress.add_rewritten(),
             // It may concern this object alone. Whatever it is, the next round tries again.
-            Err(kube::Error::Api(status)) => progress.add_refused(&format!("{resource} {key}"), &status.message),
-            Err(error) => failed = Some(error),
+            Ok(Err(kube::Error::Api(status))) => progress.add_refused(&format!("{resource} {key}"), &status.message),
+            Ok(Err(error)) => failed = Some(error),
+            Err(_) => progress.add_refused(&format!("{resource} {key}"), NOT_ANSWERED),
         }
     }
     failed.map_or(Ok(()), |error| Err(api("rewrite an object of the tenant")(error)))

@@ -200,12 +200,15 @@ async fn a_key_is_replaced_once_and_kept_until_nothing_needs_it() {
         "admission webhook \"w\" denied the request: no",
     )));
     reconcile_some(&mut fixture, |_, _| {}).await;
-    assert_eq!(reason(&fixture).as_deref(), Some("Rewriting"));
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
     let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
     assert!(
         message.contains("secrets team/b") && message.contains("denied the request"),
         "{message}"
     );
+    let events = fixture.host.find("/events/vision.");
+    let is_warning = |event: &&Value| event["reason"] == "RewriteRefused" && event["type"] == "Warning";
+    assert_eq!(events.iter().filter(is_warning).count(), 1, "{events:?}");
     assert_eq!(keys(&fixture).len(), 2);
     assert!(keys(&fixture).contains(&before[0]));
 
@@ -216,6 +219,24 @@ async fn a_key_is_replaced_once_and_kept_until_nothing_needs_it() {
     assert_eq!(after.len(), 1);
     assert_ne!(after, before);
     assert_eq!(values(&fixture), vec![format!("k8s:enc:secretbox:v1:{}:", after[0]); 2]);
+}
+
+/// A webhook that does not answer for one object keeps no other one from being rewritten, and people learn which it is.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
+    let mut fixture = ready().await;
+    set_rules(&fixture, &json!({}));
+    fixture.tenant.never_answer_writes(Some("/namespaces/team/secrets/a"));
+    // What is patched counts as stored in these tests.
+    reconcile_some(&mut fixture, |fixture, _| set_value(fixture, STORED[0], "k8s\0")).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(message.contains("secrets team/a: no answer in time"), "{message}");
+    assert!(values(&fixture)[1].starts_with("k8s:enc:"), "the other one is rewritten");
+
+    fixture.tenant.never_answer_writes(None);
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
 
 #[tokio::test]
