@@ -28,6 +28,8 @@ const LOG_LINES: i64 = 5000;
 /// Bytes of each log that are kept, the last ones, and that are read at most: lines may be long.
 const LOG_BYTES: usize = 2 << 20;
 const MOST_READ_BYTES: i64 = 16 << 20;
+/// What each event of an audit log begins with, on the standard output of an API server of a tenant.
+const AUDIT_EVENT: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/"#;
 /// Bytes of all files together, before they are compressed. What comes later is left out, and errors.txt says so.
 const MOST_BYTES: usize = 256 << 20;
 
@@ -35,8 +37,8 @@ const MOST_BYTES: usize = 256 << 20;
 pub(crate) enum DebugCommand {
     /// Collect objects of Berth, conditions, Events, versions and logs in an archive.
     ///
-    /// Secrets are never read. What looks like a token, a key, a certificate or a kubeconfig is removed from all text. Look at the
-    /// archive before you give it to others all the same: names of teams, nodes and images are in it.
+    /// Secrets are never read, and events of audit logs are left out. What looks like a token, a key, a certificate or a kubeconfig is removed from
+    /// all text. Look at the archive before you give it to others all the same: names of teams, nodes and images are in it.
     #[command(
         after_help = "Examples:\n  berth debug bundle --output-file bundle.tar.gz\n  berth debug bundle team-vision/vision"
     )]
@@ -197,6 +199,7 @@ impl Bundle {
                     };
                     let log = pods.logs(&name, &parameters).await;
                     if let Some(log) = self.note(&path, log) {
+                        let log = without_audit_events(log);
                         // Cut afterwards: a part of a secret may look like none.
                         self.add_text(&path, keep_end(&redact::redact_text(&log), LOG_BYTES).to_owned());
                     }
@@ -257,6 +260,20 @@ impl Bundle {
         let failed = |error: std::io::Error| Error::Output(error.to_string());
         self.archive.finish(jiff::Timestamp::now().as_second()).map_err(failed)
     }
+}
+
+/// A log without the events of an audit log, in which is what users of the tenant did, and whose objects. Its first line says how many are left out.
+fn without_audit_events(log: String) -> String {
+    let is_event = |line: &str| line.starts_with(AUDIT_EVENT);
+    let events = log.lines().filter(|line| is_event(line)).count();
+    if events == 0 {
+        return log;
+    }
+    let others: Vec<&str> = log.lines().filter(|line| !is_event(line)).collect();
+    format!(
+        "[{events} events of the audit log are left out]\n{}\n",
+        others.join("\n")
+    )
 }
 
 /// The last lines of a text, with at most so many bytes.

@@ -87,6 +87,25 @@ async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
     }
 }
 
+#[tokio::test]
+async fn what_an_audit_log_says_of_users_is_left_out() {
+    let event = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","user":{"username":"CANARY"}}"#;
+    let log = format!("the first line\n{event}\nfailed: {{\"kind\":\"Event\"}}\n{event}\nthe last line\n");
+    let mut bundle = Bundle {
+        archive: Archive::new(MOST_BYTES),
+        failures: Vec::new(),
+        client: client(log),
+    };
+    bundle.collect_logs("berth-vision-abc-cp").await;
+    let files = unpack(&bundle.finish().unwrap());
+    assert_eq!(files.len(), 2);
+    for text in files.values() {
+        let expected =
+            "[2 events of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
+        assert_eq!(text, expected);
+    }
+}
+
 #[test]
 fn workload_namespaces_are_not_collected() {
     let tenant: TenantCluster = serde_json::from_value(json!({
