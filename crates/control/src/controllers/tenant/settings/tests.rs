@@ -418,3 +418,32 @@ fn a_class_says_what_is_audited_also_for_tenants_whose_spec_is_not_accepted() {
     let held = under_rules(held, &cluster, &audited("gold").unwrap().spec);
     assert_eq!(held.audit, audited("gold").unwrap().spec.audit);
 }
+
+/// Otherwise an upgrade of Berth would replace API servers, and a class that is deleted would end audit logs and decrypt what tenants store.
+#[test]
+fn records_without_audit_and_encryption_are_as_before_and_those_with_them_outlast_their_class() {
+    let cluster = cluster(Some("gold"), None);
+    let rules = |name: &str| {
+        let mut class = class(name).as_ref().clone();
+        class.spec.audit = Some(serde_json::from_value(json!({"preset": "Writes"})).unwrap());
+        class.spec.encryption = Some(ClassEncryption::default());
+        Some(Arc::new(class))
+    };
+    let settings = resolve(&cluster, rules).unwrap();
+    assert!(settings.audit.is_some() && settings.encryption.is_some());
+    let mut recorded = serde_json::to_value(&settings).unwrap();
+    let read: Settings = serde_json::from_value(recorded.clone()).unwrap();
+    assert_eq!(without_removed(read, &cluster, None), settings);
+    for field in ["audit", "encryption"] {
+        assert!(recorded.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+    }
+    let read: Settings = serde_json::from_value(recorded.clone()).unwrap();
+    assert_eq!((&read.audit, &read.encryption), (&None, &None));
+    assert_eq!(
+        serde_json::to_value(&read).unwrap(),
+        recorded,
+        "it is not written again"
+    );
+    let held = under_rules(read, &cluster, &rules("gold").unwrap().spec);
+    assert_eq!((&held.audit, &held.encryption), (&settings.audit, &settings.encryption));
+}
