@@ -232,7 +232,10 @@ async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
     assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
     let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
     assert!(message.contains("secrets team/a: no answer in time"), "{message}");
-    assert!(values(&fixture)[1].starts_with("k8s:enc:"), "the other one is rewritten");
+    assert!(
+        values(&fixture)[1].starts_with("k8s:enc:"),
+        "the other one is rewritten"
+    );
 
     fixture.tenant.never_answer_writes(None);
     reconcile_some(&mut fixture, |_, _| {}).await;
