@@ -3,7 +3,7 @@
 use crate::tenant::patient_with;
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, SelfSubjectReview, TokenRequest, TokenRequestSpec},
-    core::v1::Pod,
+    core::v1::{Pod, ServiceAccount},
 };
 use kube::{Api, Client, ResourceExt, api::PostParams, config::Kubeconfig};
 
@@ -23,6 +23,23 @@ pub fn request_of(pod: &Pod) -> TokenRequest {
         }),
         ..TokenRequest::default()
     }
+}
+
+/// A token of the ServiceAccount `default` of the namespace `default` of a cluster, requested for so many seconds.
+pub async fn of_default_account(client: &Client, seconds: i64) -> String {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(seconds),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request("default", &PostParams::default(), &request)
+        .await
+        .unwrap();
+    answer.status.unwrap().token.unwrap()
 }
 
 /// A client that authenticates to the API server of a kubeconfig with a token only.

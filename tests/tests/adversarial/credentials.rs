@@ -5,18 +5,11 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use berth_tests::{
     tenant::{READY_WITHIN, patient_with},
     test_cluster::TestCluster,
-    token::client as with_token,
+    token::{client as with_token, of_default_account},
     wait::until,
 };
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{Namespace, Node, Pod, Secret, ServiceAccount},
-};
-use kube::{
-    Api, Client,
-    api::{ListParams, PostParams},
-    config::Kubeconfig,
-};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use kube::{Api, Client, api::ListParams, config::Kubeconfig};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -108,19 +101,7 @@ fn claims(token: &str) -> Value {
 
 pub(crate) async fn nobody_gets_a_token_for_years(host: Arc<TestCluster>) {
     let (a, _) = attacker_and_victim(&host).await;
-    let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            expiration_seconds: Some(10 * 365 * 24 * 3600),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
-    };
-    let answer = accounts
-        .create_token_request("default", &PostParams::default(), &request)
-        .await
-        .unwrap();
-    let token = answer.status.unwrap().token.unwrap();
+    let token = of_default_account(&a.client, 10 * 365 * 24 * 3600).await;
     let claims = claims(&token);
     let lifetime = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
     assert_eq!(lifetime, 24 * 3600, "{claims}");
@@ -133,22 +114,7 @@ pub(crate) async fn nobody_gets_a_token_for_years(host: Arc<TestCluster>) {
 
 pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
     let (a, b) = attacker_and_victim(&host).await;
-    let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            expiration_seconds: Some(3600),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
-    };
-    let token = accounts
-        .create_token_request("default", &PostParams::default(), &request)
-        .await
-        .unwrap()
-        .status
-        .unwrap()
-        .token
-        .unwrap();
+    let token = of_default_account(&a.client, 3600).await;
     // Its own API server authenticates it as a user without rights; others do not authenticate it.
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &token).await).await, 403);
     assert_eq!(try_to_list(&with_token(&b.kubeconfig, &token).await).await, 401);
@@ -164,15 +130,7 @@ pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
         );
     }
     // No token of the host opens a tenant.
-    let host_accounts: Api<ServiceAccount> = Api::namespaced(host.client.clone(), "default");
-    let host_token = host_accounts
-        .create_token_request("default", &PostParams::default(), &request)
-        .await
-        .unwrap()
-        .status
-        .unwrap()
-        .token
-        .unwrap();
+    let host_token = of_default_account(&host.client, 3600).await;
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &host_token).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());

@@ -8,12 +8,10 @@ use berth_tests::{
     processes,
     tenant::Tenant,
     test_cluster::TestCluster,
+    token::of_default_account,
     wait::{SOON, until, until_true},
 };
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{ConfigMap, Secret, Service, ServiceAccount},
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::{
     Api, Resource,
     api::{ObjectMeta, PostParams},
@@ -175,23 +173,6 @@ impl Audited {
         })
         .await;
     }
-
-    /// A token of a ServiceAccount of the tenant.
-    async fn request_token(&self) -> String {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.tenant.client.clone(), "default");
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                expiration_seconds: Some(600),
-                ..TokenRequestSpec::default()
-            }),
-            ..TokenRequest::default()
-        };
-        let answer = accounts
-            .create_token_request("default", &PostParams::default(), &request)
-            .await
-            .unwrap();
-        answer.status.and_then(|status| status.token).unwrap()
-    }
 }
 
 pub(crate) async fn a_class_says_what_api_servers_log_and_no_credential_is_in_it(host: Arc<TestCluster>) {
@@ -232,7 +213,7 @@ pub(crate) async fn a_class_says_what_api_servers_log_and_no_credential_is_in_it
     ]);
     audited.change_class(&json!({"audit": {"rules": rules}})).await;
     audited.create_all("second").await;
-    let token = audited.request_token().await;
+    let token = of_default_account(&audited.tenant.client, 600).await;
     let event = audited.creation("services", "second").await;
     assert_eq!(event["responseObject"]["kind"], "Service", "{event}");
     let event = audited.creation("secrets", "second").await;
