@@ -34,6 +34,10 @@ pub const CREDENTIALS_ROTATED: &str = "CredentialsRotated";
 /// `TenantCluster`: every object of the resources that its class lists in `spec.encryption` is stored encrypted, with one key. Only with such a class, and
 /// until everything is decrypted after one. Not part of [`READY`].
 pub const ENCRYPTED_AT_REST: &str = "EncryptedAtRest";
+/// `TenantCluster`: what it stores is as in the snapshot to which it was set back last. Only if somebody has asked for a restore. Not part of [`READY`].
+pub const RESTORED: &str = "Restored";
+/// `TenantSnapshot`: everything is in the object store.
+pub const COMPLETED: &str = "Completed";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

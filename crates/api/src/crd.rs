@@ -2,7 +2,7 @@
 
 use crate::{
     HostNodePool, Organization, Project, RateCard, SchedulePolicy, TenantClass, TenantCluster, TenantNode,
-    TenantSchedule, UsageRecord,
+    TenantSchedule, TenantSnapshot, UsageRecord,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
@@ -31,6 +31,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         definition_of::<TenantCluster>(),
         definition_of::<TenantNode>(),
         definition_of::<TenantSchedule>(),
+        definition_of::<TenantSnapshot>(),
         definition_of::<UsageRecord>(),
     ]
 }
@@ -169,6 +170,7 @@ mod tests {
             lost_texts_of::<TenantCluster>(),
             lost_texts_of::<TenantNode>(),
             lost_texts_of::<TenantSchedule>(),
+            lost_texts_of::<TenantSnapshot>(),
             lost_texts_of::<UsageRecord>(),
         ];
         assert_eq!(lost.len(), all().len(), "a kind is missing in this test");
@@ -256,8 +258,15 @@ mod tests {
             let message = columns.iter().position(|column| column.name == "Message");
             assert!(message.is_none_or(|at| at + 1 == columns.len()), "{kind}");
             let names: Vec<&str> = always.iter().map(|column| column.name.as_str()).collect();
+            // A TenantSnapshot is done once, as a Job is: it is never Ready.
+            let is_run = kind == "TenantSnapshot";
             let has_conditions = !["RateCard", "TenantNode", "TenantSchedule", "UsageRecord"].contains(&kind.as_str());
-            assert_eq!(names.starts_with(&["Ready", "Reason"]), has_conditions, "{kind}");
+            assert_eq!(
+                names.starts_with(&["Ready", "Reason"]),
+                has_conditions && !is_run,
+                "{kind}"
+            );
+            assert_eq!(names.starts_with(&["Tenant", "Phase"]), is_run, "{kind}");
             assert_eq!(message.is_some(), has_conditions, "{kind}");
         }
     }

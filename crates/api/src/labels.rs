@@ -355,6 +355,23 @@ pub const CREDENTIALS_ROTATION_REQUESTED_AT: &str = "berth.dev/credentials-rotat
 /// Set by: platform, team.
 pub const ENCRYPTION_KEY_ROTATION_REQUESTED_AT: &str = "berth.dev/encryption-key-rotation-requested-at";
 
+/// Annotation on a `TenantCluster`: the name of the `TenantSnapshot` beside it to which the tenant is to be set back. Everything that it stores is replaced.
+/// Berth removes the annotation when the restore begins, or is refused. Do not keep it in Git: each time that it is set is another restore.
+/// Set by: platform, team.
+pub const RESTORE_SNAPSHOT: &str = "berth.dev/restore-snapshot";
+/// Annotation on a `TenantCluster`, with [`RESTORE_SNAPSHOT`]: with the value [`RESTORE_WITHOUT_SAVING_WANTED`], Berth takes no snapshot of what the tenant stores
+/// before it is replaced. Berth removes it with the other one.
+/// Set by: platform, team.
+pub const RESTORE_WITHOUT_SAVING: &str = "berth.dev/restore-without-saving";
+/// Value of [`RESTORE_WITHOUT_SAVING`].
+pub const RESTORE_WITHOUT_SAVING_WANTED: &str = "true";
+/// Label of `TenantSnapshot`s that Berth has created: `schedule` for the schedule of the class, `before-restore` for what a tenant stored before a restore.
+/// Set by: Berth.
+pub const SNAPSHOT_TRIGGER: &str = "berth.dev/snapshot-trigger";
+/// Label of `TenantSnapshot`s that Berth has created: the tenant, by the name of its `TenantCluster`.
+/// Set by: Berth.
+pub const SNAPSHOT_TENANT: &str = "berth.dev/snapshot-tenant";
+
 /// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
 /// Set by: Berth.
 pub const USAGE_MONTH: &str = "berth.dev/usage-month";
@@ -372,6 +389,9 @@ pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 /// Finalizer on `Organization`s and `Project`s to which TenantClusters belong: their deletion waits until they have none.
 /// Set by: Berth.
 pub const QUOTA_FINALIZER: &str = "berth.dev/quota-protection";
+/// Finalizer on `TenantSnapshot`s that may have something in the object store: Berth deletes that before the object may go.
+/// Set by: Berth.
+pub const SNAPSHOT_FINALIZER: &str = "berth.dev/snapshot-cleanup";
 /// Annotation on a deleted `Organization` or `Project`: with `true` its deletion does not wait for its TenantClusters.
 /// Set by: platform.
 pub const FORCE_DELETE: &str = "berth.dev/force-delete";

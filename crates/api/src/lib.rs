@@ -53,6 +53,7 @@ mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod tenant_schedule;
+mod tenant_snapshot;
 mod tenant_version;
 pub mod text;
 mod tree_amounts;
@@ -124,6 +125,10 @@ pub use tenant_cluster::{
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
+};
+pub use tenant_snapshot::{
+    ClassSnapshots, RestoreStatus, SnapshotPhase, SnapshotSchedule, SnapshotTrigger, TenantSnapshot,
+    TenantSnapshotSpec, TenantSnapshotStatus,
 };
 pub use tree_resource::TreeResource;
 pub use usage_record::{

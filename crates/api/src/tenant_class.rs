@@ -2,8 +2,8 @@
 
 use crate::{
     AllowedNamespaces, ClassAudit, ClassAuthentication, ClassControlPlane, ClassEncryption, ClassIntegrations,
-    ClassManifest, ClassSleep, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration, PoolQuota,
-    SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
+    ClassManifest, ClassSleep, ClassSnapshots, DnsPolicy, ExpirationPolicy, FairSharing, IdleReclaim, KubeDuration,
+    PoolQuota, SchedulingMode, SyncPolicy, TenantLimits, allowed_namespaces::grace_seconds, network::ClassNetwork,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -106,6 +106,10 @@ pub struct TenantClassSpec {
     /// How tenants sleep that nobody uses.
     #[serde(default)]
     pub sleep: ClassSleep,
+
+    /// How many snapshots tenants may have of what they store, and when Berth takes some by itself. Needs an object store of the platform.
+    #[serde(default)]
+    pub snapshots: ClassSnapshots,
 
     /// Objects that Berth applies in each tenant, such as policies, quotas and roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

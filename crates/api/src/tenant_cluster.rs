@@ -2,8 +2,9 @@
 
 use crate::{
     ControlPlaneService, ControlPlaneSpec, CredentialsStatus, EncryptionStatus, ExpirationLimits, IdleStatus,
-    KubeDuration, KubeconfigStatus, ManifestStatus, MonthlyUsage, NodeGroupStatus, QuotaReservation, SleepSpec,
-    SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage, UnusedNodesStatus,
+    KubeDuration, KubeconfigStatus, ManifestStatus, MonthlyUsage, NodeGroupStatus, QuotaReservation, RestoreStatus,
+    SleepSpec, SleepStatus, TenantAccess, TenantAuthentication, TenantIntegrations, TenantNetwork, TenantUsage,
+    UnusedNodesStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -307,6 +308,9 @@ pub struct TenantClusterStatus {
     /// What is encrypted of what the tenant stores. Absent if its class encrypts nothing, and nothing is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionStatus>,
+    /// The last time that the tenant was set back to a snapshot, if it ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<RestoreStatus>,
     /// The manifests of the class that were applied in the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -335,8 +339,8 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, InfrastructureReady, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered, CredentialsRotated and EncryptedAtRest
-    /// where they apply; Deleting while it is deleted.
+    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered, CredentialsRotated, EncryptedAtRest
+    /// and Restored where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
