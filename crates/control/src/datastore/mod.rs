@@ -4,12 +4,14 @@
 //! keys below its prefix and nothing else. A tenant's user may not compact: etcd does it itself (`--auto-compaction-*`), and
 //! control does it earlier when much of the quota is used ([`History`]).
 
+mod contents;
 mod heads;
 mod history;
 mod keys;
 mod leftovers;
 mod usage;
 
+pub use contents::{ContentPage, StoredEntry, StoredRestore, TenantContents};
 pub use heads::HeadPage;
 pub use history::History;
 pub use leftovers::Leftovers;
@@ -75,6 +77,16 @@ pub enum DatastoreError {
         /// etcd's answer.
         source: Box<Status>,
     },
+    /// A step of a restore was not carried out.
+    #[error("another process goes on with the restore, or the tenant was deleted")]
+    Superseded,
+}
+
+impl DatastoreError {
+    /// Whether the revision that was asked for is gone: etcd has dropped its history.
+    pub fn is_compacted(&self) -> bool {
+        matches!(self, Self::Etcd { source, .. } if source.message().contains("has been compacted"))
+    }
 }
 
 fn failed(what: &'static str) -> impl FnOnce(Status) -> DatastoreError {
@@ -333,6 +345,13 @@ impl Datastore {
         state.prepared.remove(&tenant.etcd_user());
         let client = self.client(&mut state).await?;
         delete_identity(&client, &tenant.etcd_user()).await?;
+        // Before its keys: a process that still restores it writes nothing from now on.
+        let record = DeleteRangeRequest {
+            key: contents::record_key(tenant),
+            ..DeleteRangeRequest::default()
+        };
+        let deleted = client.keys().delete_range(record).await;
+        deleted.map_err(failed("delete the record of a restore"))?;
         let prefix = key_prefix(tenant);
         client
             .keys()

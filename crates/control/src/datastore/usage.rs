@@ -9,9 +9,9 @@ use berth_etcd::{
 };
 
 /// Keys that are read at once. etcd accepts no request above 1.5 MiB, so these have at most 12 MiB.
-const PAGE: i64 = 8;
+pub(super) const PAGE: i64 = 8;
 /// Bytes of an answer that are accepted.
-const MAX_PAGE_BYTES: usize = 16 << 20;
+pub(super) const MAX_PAGE_BYTES: usize = 16 << 20;
 /// Folder of the Events below the prefix of a tenant.
 const EVENTS: &str = "events/";
 
@@ -22,6 +22,13 @@ pub enum KeyRange {
     Events,
     /// All but Events.
     Others,
+}
+
+impl KeyRange {
+    /// Whether a key, without the prefix of its tenant, is that of an Event.
+    pub fn is_of_event(key: &[u8]) -> bool {
+        key.starts_with(EVENTS.as_bytes())
+    }
 }
 
 /// Sizes of some keys of a tenant.
@@ -38,16 +45,16 @@ pub struct SizePage {
 /// What is read at once. etcd counts all keys up to the end of a range, whatever the limit is, and lets nobody write meanwhile. So a range
 /// ends with its folder: the keys of one resource, or of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PageRequest {
-    start: Vec<u8>,
-    end: Vec<u8>,
+pub(super) struct PageRequest {
+    pub(super) start: Vec<u8>,
+    pub(super) end: Vec<u8>,
     /// Whether the range is a folder. Otherwise only the next key is read, to find its folder.
     is_folder: bool,
 }
 
 impl PageRequest {
     /// The request for the keys from `start`, or from the first of the range.
-    fn new(prefix: &str, range: KeyRange, start: Option<&[u8]>) -> Self {
+    pub(super) fn new(prefix: &str, range: KeyRange, start: Option<&[u8]>) -> Self {
         let first = match range {
             KeyRange::Events => format!("{prefix}{EVENTS}"),
             KeyRange::Others => prefix.to_owned(),
@@ -61,12 +68,13 @@ impl PageRequest {
         }
     }
 
-    const fn limit(&self) -> i64 {
-        if self.is_folder { PAGE } else { 1 }
+    /// How many keys are read, if a page has `page` keys.
+    pub(super) const fn limit(&self, page: i64) -> i64 {
+        if self.is_folder { page } else { 1 }
     }
 
     /// Where to go on after the last key that was read; `more` are in the range.
-    fn next(self, prefix: &str, range: KeyRange, last: Option<Vec<u8>>, more: bool) -> Option<Vec<u8>> {
+    pub(super) fn next(self, prefix: &str, range: KeyRange, last: Option<Vec<u8>>, more: bool) -> Option<Vec<u8>> {
         let next = match (range, self.is_folder) {
             (_, true) if more => last.map(next_key),
             (KeyRange::Events, _) => None,
@@ -132,7 +140,7 @@ impl Datastore {
         let request = RangeRequest {
             range_end: page.end.clone(),
             key: page.start.clone(),
-            limit: page.limit(),
+            limit: page.limit(PAGE),
             serializable: true,
             ..RangeRequest::default()
         };
@@ -227,7 +235,7 @@ mod tests {
             if page.is_folder {
                 counted = counted.max(inside.len());
             }
-            let limit = usize::try_from(page.limit()).unwrap();
+            let limit = usize::try_from(page.limit(PAGE)).unwrap();
             let answer: Vec<Vec<u8>> = inside.iter().take(limit).map(|key| (*key).clone()).collect();
             let last = answer.last().cloned();
             let events = format!("{PREFIX}{EVENTS}");

@@ -10,8 +10,14 @@ pub struct ResponseHeader {
 pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
     pub key: ::prost::alloc::vec::Vec<u8>,
+    /// Revision of the last change of the key.
+    #[prost(int64, tag = "3")]
+    pub mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub value: ::prost::alloc::vec::Vec<u8>,
+    /// The lease with which the key ends; 0 is none.
+    #[prost(int64, tag = "6")]
+    pub lease: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RangeRequest {
@@ -23,14 +29,21 @@ pub struct RangeRequest {
     /// Keys that are returned at most; 0 is no limit.
     #[prost(int64, tag = "3")]
     pub limit: i64,
+    /// The keys as they were at this revision; 0 is the newest one.
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
     /// Whether a member may answer without asking the others.
     #[prost(bool, tag = "7")]
     pub serializable: bool,
+    #[prost(bool, tag = "8")]
+    pub keys_only: bool,
     #[prost(bool, tag = "9")]
     pub count_only: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: ::prost::alloc::vec::Vec<KeyValue>,
     /// Whether the limit left out keys.
@@ -84,7 +97,7 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: ::prost::alloc::vec::Vec<u8>,
-    #[prost(oneof = "compare::TargetUnion", tags = "4")]
+    #[prost(oneof = "compare::TargetUnion", tags = "4, 6")]
     pub target_union: ::core::option::Option<compare::TargetUnion>,
 }
 /// Nested message and enum types in `Compare`.
@@ -180,6 +193,9 @@ pub mod compare {
     pub enum TargetUnion {
         #[prost(int64, tag = "4")]
         Version(i64),
+        /// 0 of a key that does not exist.
+        #[prost(int64, tag = "6")]
+        ModRevision(i64),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -190,6 +206,14 @@ pub struct TxnRequest {
     pub success: ::prost::alloc::vec::Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
     pub failure: ::prost::alloc::vec::Vec<RequestOp>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TxnResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Whether the comparisons were true.
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompactionRequest {
@@ -514,10 +538,7 @@ pub mod kv_client {
         pub async fn txn(
             &mut self,
             request: impl tonic::IntoRequest<super::TxnRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::Acknowledgement>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::TxnResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await

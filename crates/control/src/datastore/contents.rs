@@ -1,0 +1,346 @@
+//! Everything that a tenant stores, for snapshots and for restores.
+//!
+//! A restore under way has a record in etcd, outside of the tenant's prefix: what it has replaced and the record are always of the same moment, also in a
+//! backup of etcd. Each write of a restore is a transaction that compares the revision of the record. So only the process that has written the record last
+//! writes, and nobody does once the tenant is deleted. docs/adr/XXXX says why.
+
+use super::{
+    DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,
+    usage::{MAX_PAGE_BYTES, PAGE, PageRequest, count_keys},
+};
+use async_trait::async_trait;
+use berth_api::names::TenantId;
+use berth_etcd::api::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    compare::{CompareResult, CompareTarget, TargetUnion},
+    request_op::Request,
+};
+use berth_snapshots::Entry;
+
+/// Where the records of restores are. No tenant's prefix begins so.
+const RECORDS: &str = "/berth-restores/";
+/// Keys that are deleted at once. etcd reads them alone, without values.
+const DELETED_AT_ONCE: i64 = 256;
+
+/// An object of a tenant, as etcd has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// The key without the tenant's prefix.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// Whether etcd deletes it by itself after a while.
+    pub is_transient: bool,
+}
+
+/// Some of the objects of a tenant that are no Events.
+#[derive(Clone, Default)]
+pub struct ContentPage {
+    /// In the order of their keys.
+    pub entries: Vec<StoredEntry>,
+    /// The revision of the database when they were read: all of them are as they were then, unless another revision was asked for.
+    pub revision: i64,
+    /// The key to go on from; none after the last one.
+    pub next: Option<Vec<u8>>,
+}
+
+/// The record of a restore under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRestore {
+    /// What it says.
+    pub text: Vec<u8>,
+    /// Revision of its last change.
+    pub revision: i64,
+}
+
+/// What snapshots and restores need of the tenants' datastore.
+#[async_trait]
+pub trait TenantContents: Send + Sync {
+    /// Some of the tenant's objects that are no Events, from `start` or from the first one, as they were at the revision `at` or as they are.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer, or the revision is gone: [`DatastoreError::is_compacted`].
+    async fn read_contents(
+        &self,
+        tenant: &TenantId,
+        start: Option<&[u8]>,
+        at: Option<i64>,
+    ) -> Result<ContentPage, DatastoreError>;
+
+    /// Number of the tenant's keys, Events included.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn count_contents(&self, tenant: &TenantId) -> Result<u64, DatastoreError>;
+
+    /// The record of the tenant's restore, as it was at the revision `at` or as it is; none if no restore is under way.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_restore(&self, tenant: &TenantId, at: Option<i64>) -> Result<Option<StoredRestore>, DatastoreError>;
+
+    /// Writes the record of the tenant's restore, if that is of the revision `expected`, or does not exist if that is none. Returns its new revision.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer; [`DatastoreError::Superseded`] if the record is of another revision.
+    async fn write_restore(
+        &self,
+        tenant: &TenantId,
+        text: Vec<u8>,
+        expected: Option<i64>,
+    ) -> Result<i64, DatastoreError>;
+
+    /// Deletes the record of the tenant's restore of the revision `record`. Nothing else changes.
+    ///
+    /// # Errors
+    /// As [`TenantContents::write_restore`].
+    async fn delete_restore(&self, tenant: &TenantId, record: i64) -> Result<(), DatastoreError>;
+
+    /// Deletes one of the tenant's keys, by what follows the prefix, for the restore with the `record` of this revision.
+    ///
+    /// # Errors
+    /// As [`TenantContents::write_restore`].
+    async fn delete_content(&self, tenant: &TenantId, key: &[u8], record: i64) -> Result<(), DatastoreError>;
+
+    /// Deletes some of the tenant's keys, from `start` or from the first of the range, for the restore with the `record` of this revision. Returns where to go
+    /// on; none after the last one.
+    ///
+    /// # Errors
+    /// As [`TenantContents::write_restore`].
+    async fn clear_contents(
+        &self,
+        tenant: &TenantId,
+        range: KeyRange,
+        start: Option<&[u8]>,
+        record: i64,
+    ) -> Result<Option<Vec<u8>>, DatastoreError>;
+
+    /// Writes objects of the tenant, for the restore with the `record` of this revision. At most as many as etcd accepts at once.
+    ///
+    /// # Errors
+    /// As [`TenantContents::write_restore`].
+    async fn write_contents(&self, tenant: &TenantId, entries: Vec<Entry>, record: i64) -> Result<(), DatastoreError>;
+
+    /// Writes the last object of the tenant and deletes the `record` of the restore of this revision: both or neither.
+    ///
+    /// # Errors
+    /// As [`TenantContents::write_restore`].
+    async fn end_restore(&self, tenant: &TenantId, last: Entry, record: i64) -> Result<(), DatastoreError>;
+
+    /// The state of the database of all tenants.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_database(&self) -> Result<DatabaseState, DatastoreError>;
+}
+
+#[async_trait]
+impl TenantContents for Datastore {
+    async fn read_contents(
+        &self,
+        tenant: &TenantId,
+        start: Option<&[u8]>,
+        at: Option<i64>,
+    ) -> Result<ContentPage, DatastoreError> {
+        let client = self.connected_client().await?;
+        let prefix = key_prefix(tenant);
+        let page = PageRequest::new(&prefix, KeyRange::Others, start);
+        let request = RangeRequest {
+            range_end: page.end.clone(),
+            key: page.start.clone(),
+            limit: page.limit(PAGE),
+            revision: at.unwrap_or_default(),
+            ..RangeRequest::default()
+        };
+        let mut client = client.keys().max_decoding_message_size(MAX_PAGE_BYTES);
+        let answer = client.range(request).await.map_err(failed("read keys"))?.into_inner();
+        let last = answer.kvs.last().map(|pair| pair.key.clone());
+        let next = page.next(&prefix, KeyRange::Others, last, answer.more);
+        let entries = answer.kvs.into_iter().filter_map(|pair| {
+            let key = pair.key.strip_prefix(prefix.as_bytes())?;
+            // The key that shows where the next folder is may be of an Event.
+            (!KeyRange::is_of_event(key)).then(|| StoredEntry {
+                key: key.to_vec(),
+                value: pair.value,
+                is_transient: pair.lease != 0,
+            })
+        });
+        Ok(ContentPage {
+            entries: entries.collect(),
+            revision: answer.header.map_or(0, |header| header.revision),
+            next,
+        })
+    }
+
+    async fn count_contents(&self, tenant: &TenantId) -> Result<u64, DatastoreError> {
+        let client = self.connected_client().await?;
+        count_keys(&client, key_prefix(tenant)).await
+    }
+
+    async fn read_restore(&self, tenant: &TenantId, at: Option<i64>) -> Result<Option<StoredRestore>, DatastoreError> {
+        let client = self.connected_client().await?;
+        let request = RangeRequest {
+            key: record_key(tenant),
+            revision: at.unwrap_or_default(),
+            ..RangeRequest::default()
+        };
+        let answer = client.keys().range(request).await;
+        let mut answer = answer.map_err(failed("read the record of a restore"))?.into_inner();
+        Ok(answer.kvs.pop().map(|pair| StoredRestore {
+            text: pair.value,
+            revision: pair.mod_revision,
+        }))
+    }
+
+    async fn write_restore(
+        &self,
+        tenant: &TenantId,
+        text: Vec<u8>,
+        expected: Option<i64>,
+    ) -> Result<i64, DatastoreError> {
+        let put = PutRequest {
+            key: record_key(tenant),
+            value: text,
+            ..PutRequest::default()
+        };
+        let operations = vec![Request::RequestPut(put)];
+        // The revision of a key that does not exist is 0.
+        let answer = self.commit(tenant, expected.unwrap_or_default(), operations).await?;
+        Ok(answer.header.map_or(0, |header| header.revision))
+    }
+
+    async fn delete_restore(&self, tenant: &TenantId, record: i64) -> Result<(), DatastoreError> {
+        let operations = vec![delete(record_key(tenant), Vec::new())];
+        self.commit(tenant, record, operations).await.map(drop)
+    }
+
+    async fn delete_content(&self, tenant: &TenantId, key: &[u8], record: i64) -> Result<(), DatastoreError> {
+        let operations = vec![delete(full_key(tenant, key), Vec::new())];
+        self.commit(tenant, record, operations).await.map(drop)
+    }
+
+    async fn clear_contents(
+        &self,
+        tenant: &TenantId,
+        range: KeyRange,
+        start: Option<&[u8]>,
+        record: i64,
+    ) -> Result<Option<Vec<u8>>, DatastoreError> {
+        let client = self.connected_client().await?;
+        let prefix = key_prefix(tenant);
+        let page = PageRequest::new(&prefix, range, start);
+        let request = RangeRequest {
+            range_end: page.end.clone(),
+            key: page.start.clone(),
+            limit: page.limit(DELETED_AT_ONCE),
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let answer = client.keys().range(request).await.map_err(failed("read keys"))?;
+        let answer = answer.into_inner();
+        let last = answer.kvs.last().map(|pair| pair.key.clone());
+        if let (Some(first), Some(last)) = (answer.kvs.first(), &last) {
+            // No API server of the tenant runs, so nothing else is between the two.
+            let mut end = last.clone();
+            end.push(0);
+            let operations = vec![delete(first.key.clone(), end)];
+            self.commit(tenant, record, operations).await?;
+        }
+        Ok(page.next(&prefix, range, last, answer.more))
+    }
+
+    async fn write_contents(&self, tenant: &TenantId, entries: Vec<Entry>, record: i64) -> Result<(), DatastoreError> {
+        let operations = entries.into_iter().map(|entry| put(tenant, entry)).collect();
+        self.commit(tenant, record, operations).await.map(drop)
+    }
+
+    async fn end_restore(&self, tenant: &TenantId, last: Entry, record: i64) -> Result<(), DatastoreError> {
+        let operations = vec![put(tenant, last), delete(record_key(tenant), Vec::new())];
+        self.commit(tenant, record, operations).await.map(drop)
+    }
+
+    async fn read_database(&self) -> Result<DatabaseState, DatastoreError> {
+        self.read_state().await
+    }
+}
+
+impl Datastore {
+    /// Carries out operations if the record of the tenant's restore is of the revision `record`.
+    async fn commit(
+        &self,
+        tenant: &TenantId,
+        record: i64,
+        operations: Vec<Request>,
+    ) -> Result<TxnResponse, DatastoreError> {
+        let client = self.connected_client().await?;
+        let same_record = Compare {
+            result: CompareResult::Equal.into(),
+            target: CompareTarget::Mod.into(),
+            key: record_key(tenant),
+            target_union: Some(TargetUnion::ModRevision(record)),
+        };
+        let operation = |request| RequestOp { request: Some(request) };
+        let transaction = TxnRequest {
+            compare: vec![same_record],
+            success: operations.into_iter().map(operation).collect(),
+            failure: Vec::new(),
+        };
+        let answer = client.keys().txn(transaction).await;
+        let answer = answer.map_err(failed("carry out a step of a restore"))?.into_inner();
+        if answer.succeeded {
+            Ok(answer)
+        } else {
+            Err(DatastoreError::Superseded)
+        }
+    }
+}
+
+/// The key of the record of a tenant's restore.
+pub(super) fn record_key(tenant: &TenantId) -> Vec<u8> {
+    format!("{RECORDS}{}", tenant.slug()).into_bytes()
+}
+
+fn full_key(tenant: &TenantId, key: &[u8]) -> Vec<u8> {
+    let mut full = key_prefix(tenant).into_bytes();
+    full.extend(key);
+    full
+}
+
+fn put(tenant: &TenantId, entry: Entry) -> Request {
+    Request::RequestPut(PutRequest {
+        key: full_key(tenant, &entry.key),
+        value: entry.value,
+        ..PutRequest::default()
+    })
+}
+
+fn delete(key: Vec<u8>, range_end: Vec<u8>) -> Request {
+    Request::RequestDeleteRange(DeleteRangeRequest {
+        key,
+        range_end,
+        ..DeleteRangeRequest::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_etcd::prefix_end;
+
+    #[test]
+    fn the_record_of_a_restore_is_outside_of_what_the_tenant_may_write() {
+        let tenant = TenantId::new("vision", "6f2c");
+        let prefix = key_prefix(&tenant);
+        let record = record_key(&tenant);
+        let (start, end) = (prefix.as_bytes(), prefix_end(&prefix));
+        assert!(record.as_slice() < start || record >= end);
+        assert!(!record.starts_with(b"/berth/"));
+    }
+
+    #[test]
+    fn keys_are_below_the_prefix_of_the_tenant() {
+        let tenant = TenantId::new("vision", "6f2c");
+        let expected = format!("{}namespaces/kube-system", key_prefix(&tenant));
+        assert_eq!(full_key(&tenant, b"namespaces/kube-system"), expected.as_bytes());
+    }
+}
