@@ -2,11 +2,13 @@
 
 mod repair;
 mod sleep;
+mod snapshots;
 mod syncers;
 mod usage;
 
 pub use repair::RepairMetrics;
 pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
+pub use snapshots::{SnapshotMetrics, SnapshotPhaseLabels};
 pub use syncers::SyncerMetrics;
 pub use usage::UsageMetrics;
 
@@ -21,7 +23,7 @@ use prometheus_client::{
 /// What was reconciled and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// tenant, pool, class, schedule-policy, quotas, user-quotas, fleet, shared-nodes or usage.
+    /// tenant, pool, class, schedule-policy, quotas, user-quotas, fleet, shared-nodes, usage or snapshots.
     pub kind: &'static str,
     /// ok, or the category of the error.
     pub result: &'static str,
@@ -225,6 +227,8 @@ pub struct Metrics {
     pub idle_evictions: Family<ResultLabels, Counter>,
     /// Records of what tenants use.
     pub usage: UsageMetrics,
+    /// Snapshots of what tenants store.
+    pub snapshots: SnapshotMetrics,
 }
 
 impl Metrics {
@@ -268,6 +272,7 @@ impl Metrics {
             idle_pass_seconds: duration_histogram(),
             idle_evictions: Family::default(),
             usage: UsageMetrics::default(),
+            snapshots: SnapshotMetrics::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
         registry.register(
@@ -316,6 +321,7 @@ impl Metrics {
         metrics.register_quotas(registry);
         metrics.register_idle_reclaim(registry);
         metrics.usage.register(registry);
+        metrics.snapshots.register(registry);
         metrics
     }
 

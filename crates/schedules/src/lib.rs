@@ -7,6 +7,7 @@
 //! | [`stack`] | all policies that a tenant has, the outermost first |
 //! | [`groups`] | what a state makes of the node groups of a tenant |
 //! | [`cron_jobs`] | when a CronJob is due next |
+//! | [`Recurrence`] | when something that Berth does again and again is due |
 //! | [`periods`] | what is published to the tenant's syncer: the state now and its next changes |
 
 #![warn(missing_docs)]
@@ -16,6 +17,7 @@ pub mod cron_jobs;
 mod error;
 pub mod groups;
 pub mod periods;
+mod recurrence;
 pub mod schedule;
 mod search;
 pub mod stack;
@@ -23,5 +25,6 @@ mod window;
 mod zone;
 
 pub use error::ScheduleError;
+pub use recurrence::Recurrence;
 pub use schedule::{NextChange, Schedule, Standing};
 pub use stack::{Place, PolicyIndex, Stack, WorkloadRule};

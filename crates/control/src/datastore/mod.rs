@@ -9,12 +9,14 @@ mod heads;
 mod history;
 mod keys;
 mod leftovers;
+mod restore_record;
 mod usage;
 
 pub use contents::{ContentPage, StoredEntry, StoredRestore, TenantContents};
 pub use heads::HeadPage;
 pub use history::History;
 pub use leftovers::Leftovers;
+pub use restore_record::{RestorePhase, RestoreRecord};
 pub use usage::{DatabaseState, KeyRange, SizePage};
 
 use async_trait::async_trait;

@@ -214,6 +214,11 @@ pub fn describe_key(head: &[u8]) -> String {
     printable_start(name, MAX_NAME)
 }
 
+/// The name of the key with which an object is encrypted of which this is the beginning; none if it is not encrypted.
+pub fn key_of(head: &[u8]) -> Option<String> {
+    head.starts_with(ENCRYPTED.as_bytes()).then(|| describe_key(head))
+}
+
 /// Where the objects of a resource are below the prefix of a tenant. `resource`: as a class names it.
 pub fn folder(resource: &str) -> String {
     match resource.split_once('.') {

@@ -1,0 +1,103 @@
+//! What the record of a restore says: pure.
+
+use berth_snapshots::Written;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestorePhase {
+    /// The tenant's control plane is stopped, and a snapshot is taken of what it stores. Nothing is replaced yet.
+    Saving,
+    /// What the tenant stores is replaced. There is no way back but to go on.
+    Replacing,
+}
+
+/// A restore under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreRecord {
+    /// Name of the TenantSnapshot.
+    pub snapshot_name: String,
+    /// Its UID: its file is not deleted meanwhile.
+    #[serde(rename = "snapshotUID")]
+    pub snapshot_uid: String,
+    /// Where it is in the object store.
+    pub location: String,
+    /// Number of its objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes in the object store.
+    pub stored_bytes: u64,
+    /// SHA-256 of what is there.
+    pub checksum: String,
+    /// Names of the keys with which objects of it are encrypted.
+    #[serde(default)]
+    pub encryption_keys: Vec<String>,
+    /// Name of the TenantSnapshot of what the tenant stores before; none: it is not saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_as: Option<String>,
+    /// When the restore began.
+    pub started_at: Timestamp,
+    /// How far it is.
+    pub phase: RestorePhase,
+    /// How many processes have worked on it.
+    pub attempts: u32,
+}
+
+impl RestoreRecord {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// It cannot be read: another version of Berth has written it, or somebody else.
+    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+
+    /// The record as it is stored.
+    ///
+    /// # Panics
+    /// Never: there are only texts and numbers.
+    #[allow(clippy::expect_used)]
+    pub fn to_text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record is JSON")
+    }
+
+    /// What was written into the object store.
+    pub fn written(&self) -> Written {
+        Written {
+            objects: self.objects,
+            bytes: self.bytes,
+            stored_bytes: self.stored_bytes,
+            checksum: self.checksum.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = RestoreRecord {
+            snapshot_name: "nightly".into(),
+            snapshot_uid: "77aa".into(),
+            location: "team/vision/77aa".into(),
+            objects: 3,
+            bytes: 30,
+            stored_bytes: 20,
+            checksum: "ab".into(),
+            encryption_keys: vec!["encryption-key-a".into()],
+            saved_as: None,
+            started_at: "2026-11-30T01:00:00Z".parse().unwrap(),
+            phase: RestorePhase::Saving,
+            attempts: 1,
+        };
+        assert_eq!(RestoreRecord::parse(&record.to_text()).unwrap(), record);
+        assert_eq!(record.written().objects, 3);
+        // Nothing is guessed of one that cannot be read.
+        assert!(RestoreRecord::parse(b"{\"snapshotName\": \"nightly\"}").is_err());
+    }
+}
