@@ -19,6 +19,18 @@ pub enum StoreError {
     Unreachable(String),
 }
 
+impl StoreError {
+    /// The same error, which says what was done.
+    pub(crate) fn during(self, action: &str) -> Self {
+        let add = |text: String| format!("{action}: {text}");
+        match self {
+            Self::NotFound(text) => Self::NotFound(add(text)),
+            Self::Denied(text) => Self::Denied(add(text)),
+            Self::Unreachable(text) => Self::Unreachable(add(text)),
+        }
+    }
+}
+
 /// Why a snapshot cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
