@@ -81,7 +81,7 @@ impl Options {
         let secrets = Secrets::of_options(&options);
         let mut of_client = Vec::new();
         for (name, value) in options {
-            let Ok(key) = name.parse() else {
+            let Ok(key) = name.parse::<AmazonS3ConfigKey>() else {
                 continue;
             };
             if key == AmazonS3ConfigKey::Client(ClientConfigKey::AllowInvalidCertificates) && is_true(&value) {

@@ -125,7 +125,7 @@ impl StoredFile {
     /// Nothing if the file is shorter.
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Bytes, StoreError> {
         let file = self.file.clone();
-        let read = move |_: &Path| {
+        let read = move |_: &Path| -> io::Result<Bytes> {
             let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
             let mut bytes = vec![0; length];
             match file.read_exact_at(&mut bytes, range.start) {
@@ -165,7 +165,7 @@ impl FileUpload {
             return Ok(());
         };
         let path = self.path.clone();
-        let renamed = move |root: &Path| {
+        let renamed = move |root: &Path| -> io::Result<()> {
             fs::rename(&incomplete, &path)?;
             let directories = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root));
             directories.map(|directory| File::open(directory)?.sync_all()).collect()
@@ -247,7 +247,10 @@ fn remove_incomplete(parent: &Path, name: &str) {
         if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
-        if File::open(file.path()).is_ok_and(|opened| opened.try_lock().is_ok()) {
+        // It stays locked until it is deleted, so that nobody begins to write it.
+        if let Ok(opened) = File::open(file.path())
+            && opened.try_lock().is_ok()
+        {
             let _ = fs::remove_file(file.path());
         }
     }

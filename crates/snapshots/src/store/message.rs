@@ -12,11 +12,17 @@ const SHORTEST_SECRET: usize = 4;
 const NO_BUCKET: &str = "NoSuchBucket";
 /// The code of S3 for a range of bytes that is behind the end of an object.
 const BAD_RANGE: &str = "InvalidRange";
-/// Codes of S3 that are about credentials, with a status other than 401 and 403.
-const CREDENTIAL_CODES: [&str; 4] = [
+/// Codes of S3 that are about credentials and permissions. Their status is not always 401 or 403, and the client does not say which status
+/// an answer about an upload of several parts has.
+const DENIED_CODES: [&str; 9] = [
+    "AccessDenied",
+    "AccountProblem",
+    "AllAccessDisabled",
     "AuthorizationHeaderMalformed",
     "ExpiredToken",
+    "InvalidAccessKeyId",
     "InvalidToken",
+    "SignatureDoesNotMatch",
     "TokenRefreshRequired",
 ];
 
@@ -64,8 +70,9 @@ impl Secrets {
         let text = self.hide(&text);
         match error {
             ObjectError::NotFound { .. } => StoreError::NotFound(text),
+            _ if code == Some(NO_BUCKET) => StoreError::NotFound(text),
             ObjectError::PermissionDenied { .. } | ObjectError::Unauthenticated { .. } => StoreError::Denied(text),
-            _ if code.is_some_and(|code| CREDENTIAL_CODES.contains(&code)) => StoreError::Denied(text),
+            _ if code.is_some_and(|code| DENIED_CODES.contains(&code)) => StoreError::Denied(text),
             _ => StoreError::Unreachable(text),
         }
     }
@@ -162,5 +169,9 @@ mod tests {
         let expired = generic("<Code>ExpiredToken</Code><Message>It has expired.</Message>");
         assert_eq!(secrets().classify(&expired), StoreError::Denied("ExpiredToken: It has expired.".to_owned()));
         assert!(!is_missing_object(&expired));
+        // As errors about uploads of several parts are.
+        let no_bucket = generic("<Code>NoSuchBucket</Code>");
+        assert!(matches!(secrets().classify(&no_bucket), StoreError::NotFound(_)));
+        assert!(matches!(secrets().classify(&generic(ANSWER)), StoreError::Denied(_)));
     }
 }

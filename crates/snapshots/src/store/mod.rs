@@ -142,9 +142,9 @@ impl Store {
         let opening = Reading::open(self.clone(), location.to_owned(), expected.clone());
         stream::once(opening)
             .map_ok(|reading| {
-                stream::try_unfold(reading, async |reading: Reading| {
+                stream::try_unfold(reading, |reading: Reading| async move {
                     let next = reading.next().await?;
-                    Ok::<_, ReadError>(next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok)), rest)))
+                    Ok::<_, ReadError>(next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok::<_, ReadError>)), rest)))
                 })
             })
             .try_flatten()

@@ -47,8 +47,8 @@ impl Reading {
     pub(super) async fn next(mut self) -> Result<Option<(Vec<Entry>, Self)>, ReadError> {
         loop {
             if self.has_more || !self.part.is_empty() {
-                let entries;
-                (self, entries) = self.decode().await?;
+                let (rest, entries) = self.decode().await?;
+                self = rest;
                 if !entries.is_empty() {
                     return Ok(Some((entries, self)));
                 }
@@ -74,7 +74,7 @@ impl Reading {
 
     /// Decompressing takes a processor for some time, which the async runtime should not wait for.
     async fn decode(mut self) -> Result<(Self, Vec<Entry>), ReadError> {
-        let decoding = spawn_blocking(move || {
+        let decoding = spawn_blocking(move || -> Result<_, ReadError> {
             if !self.is_part_hashed {
                 self.hash.update(&self.part);
                 self.is_part_hashed = true;
