@@ -80,6 +80,7 @@ impl Control {
             gpu_metrics: parts.gpu_metrics,
             quota_use_interval: parts.quota_use_interval,
             usage_retention_months: USAGE_RETENTION_MONTHS,
+            snapshot_store: None,
             runtime: parts.runtime,
             metrics: Metrics::new(&mut Registry::default()),
         };

@@ -134,6 +134,10 @@ pub(crate) struct Args {
     /// Months for which records of what tenants used are kept, besides the current one. 0: nothing is recorded, and records that exist stay.
     #[arg(long, value_name = "MONTHS", env = "BERTH_USAGE_RETENTION_MONTHS", default_value_t = USAGE_RETENTION_MONTHS, value_parser = clap::value_parser!(u32).range(..=120))]
     pub(crate) usage_retention_months: u32,
+    /// Object store for snapshots of what tenants store: s3://BUCKET/PREFIX, or file:///FOLDER on this machine. The credentials and the endpoint of a bucket are
+    /// the environment variables AWS_*. Without it there are no snapshots.
+    #[arg(long, value_name = "URL", env = "BERTH_SNAPSHOT_STORE")]
+    pub(crate) snapshot_store: Option<String>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

@@ -31,6 +31,8 @@ pub enum Key {
     SharedNodes,
     /// Count what tenants use, and write it down.
     Usage,
+    /// Take and delete snapshots of what tenants store.
+    Snapshots,
 }
 
 impl Key {
@@ -56,7 +58,8 @@ impl QueueKey for Key {
             | Self::UserQuotas
             | Self::Fleet
             | Self::SharedNodes
-            | Self::Usage => {}
+            | Self::Usage
+            | Self::Snapshots => {}
         }
         hasher.finish()
     }

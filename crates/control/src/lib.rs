@@ -56,6 +56,7 @@ mod watches;
 
 use apply::Applier;
 use berth_runtime::queue::Queue;
+use berth_snapshots::Store as SnapshotStore;
 use control_plane::HostInput;
 use controllers::{
     Controllers,
@@ -69,12 +70,13 @@ use controllers::{
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
+    snapshots::SnapshotsContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
     usage::{UsageContext, UsageState},
     user_quotas::UserQuotasContext,
 };
-use datastore::{Datastore, DatastoreConfig, DatastoreError};
+use datastore::{Datastore, DatastoreConfig, DatastoreError, TenantContents};
 use events::EventRecorder;
 use key::Key;
 use kube::Client;
@@ -114,6 +116,8 @@ pub struct ControlConfig {
     pub quota_use_interval: Duration,
     /// For how many months records of what tenants used are kept besides the current one. 0: usage is not recorded.
     pub usage_retention_months: u32,
+    /// The object store for snapshots of what tenants store; none: there are no snapshots.
+    pub snapshot_store: Option<SnapshotStore>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -173,6 +177,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     };
     tasks.spawn(quota_use::watch(quota_use, stop.clone()));
     queue.add(Key::Usage);
+    queue.add(Key::Snapshots);
     let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
     on_ready();
     Box::pin(controllers.run(tasks, stop)).await;
@@ -253,6 +258,53 @@ fn build_shared_nodes(client: &Client, stores: &Stores, clock: &clock::Clock, me
     }
 }
 
+/// What quotas are decided with.
+fn build_quotas(
+    config: &ControlConfig,
+    stores: &Stores,
+    quotas: &Arc<QuotaLedger>,
+    users: &UserQuotasContext,
+    queue: &Queue<Key>,
+) -> QuotasContext {
+    QuotasContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        network_config: config.network.clone(),
+        without_class: config.without_class,
+        runtime: Arc::clone(&config.runtime),
+        quotas: Arc::clone(quotas),
+        clock: config.clock.clone(),
+        pace: controllers::quotas::Pace::default(),
+        users: Arc::clone(&users.ledger),
+        queue: queue.clone(),
+        metrics: config.metrics.clone(),
+        recorder: EventRecorder::new(config.client.clone()),
+    }
+}
+
+/// What snapshots are taken with.
+fn build_snapshots(
+    config: &ControlConfig,
+    datastore: &Arc<Datastore>,
+    stores: &Stores,
+    tenants: &Arc<Tenants>,
+    queue: &Queue<Key>,
+) -> SnapshotsContext {
+    SnapshotsContext {
+        client: config.client.clone(),
+        stores: stores.clone(),
+        clock: config.clock.clone(),
+        store: config.snapshot_store.clone(),
+        contents: Arc::clone(datastore) as Arc<dyn TenantContents>,
+        tenants: Arc::clone(tenants),
+        queue: queue.clone(),
+        metrics: config.metrics.snapshots.clone(),
+        recorder: EventRecorder::new(config.client.clone()),
+        runs: Arc::default(),
+        pauses: Arc::default(),
+    }
+}
+
 fn build_usage(config: &ControlConfig, stores: &Stores) -> UsageContext {
     UsageContext {
         client: config.client.clone(),
@@ -274,6 +326,8 @@ fn build_controllers(
 ) -> Controllers {
     let user_quotas = build_user_quotas(&config, &stores, &queue);
     let usage = build_usage(&config, &stores);
+    let snapshots = build_snapshots(&config, &datastore, &stores, &tenants, &queue);
+    let of_quotas = build_quotas(&config, &stores, &quotas, &user_quotas, &queue);
     let ControlConfig {
         client,
         host,
@@ -287,6 +341,7 @@ fn build_controllers(
         gpu_metrics: _,
         quota_use_interval: _,
         usage_retention_months: _,
+        snapshot_store,
         runtime,
         metrics,
     } = config;
@@ -314,7 +369,9 @@ fn build_controllers(
             stores: stores.clone(),
             clock: clock.clone(),
             syncer_host: host,
+            contents: Arc::clone(&datastore) as Arc<dyn TenantContents>,
             datastore,
+            snapshot_store,
             runtime: Arc::clone(&runtime),
             remote: Arc::new(NetworkRemote::default()),
             kinds,
@@ -324,27 +381,16 @@ fn build_controllers(
             queue: queue.clone(),
             metrics: metrics.sleep.clone(),
             rotations: metrics.rotations.clone(),
+            restores: metrics.snapshots.restores.clone(),
             own_slices_deleted: metrics.syncers.own_slices_deleted.clone(),
             recorder: recorder.clone(),
         },
         host_node_pool: build_host_node_pools(&client, &stores, (&requested, &unavailable, &health), &recorder),
         shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
-        quotas: QuotasContext {
-            client: client.clone(),
-            stores: stores.clone(),
-            network_config: network.clone(),
-            without_class,
-            runtime: Arc::clone(&runtime),
-            quotas: Arc::clone(&quotas),
-            clock: clock.clone(),
-            pace: controllers::quotas::Pace::default(),
-            users: Arc::clone(&user_quotas.ledger),
-            queue: queue.clone(),
-            metrics: metrics.clone(),
-            recorder: recorder.clone(),
-        },
+        quotas: of_quotas,
         user_quotas,
         usage,
+        snapshots,
         nodes: NodesContext {
             host: Applier::new(client.clone()),
             client,

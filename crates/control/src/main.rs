@@ -27,6 +27,7 @@ use berth_runtime::{
     lease::{self, LeaseRequest},
     shutdown, telemetry,
 };
+use berth_snapshots::Store;
 use clap::Parser;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, config::Kubeconfig};
@@ -65,6 +66,7 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<(), AnyError> {
     // A replica that waits for the lease is ready, and a rollout ends those before it. One that could not work must not get so far.
     let settings = read_cluster_settings(&args)?;
+    open_snapshot_store(&args)?;
     let stop = shutdown::signals()?;
     let readiness = Readiness::new(&["host watches"]);
     let mut registry = Registry::default();
@@ -150,6 +152,7 @@ async fn lead(
         gpu_metrics: open_gpu_metrics(args)?,
         quota_use_interval: QUOTA_USE_INTERVAL,
         usage_retention_months: args.usage_retention_months,
+        snapshot_store: open_snapshot_store(args)?,
         runtime,
         metrics,
     };
@@ -169,6 +172,18 @@ fn open_gpu_metrics(args: &Args) -> Result<Option<GpuMetricsSource>, AnyError> {
         settings,
         interval: idle_gpus::INTERVAL,
     }))
+}
+
+/// The object store for snapshots, if there is one, with the credentials of the environment.
+fn open_snapshot_store(args: &Args) -> Result<Option<Store>, AnyError> {
+    let Some(url) = args.snapshot_store.as_ref().filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
+    let invalid = |error| format!("--snapshot-store: {error}");
+    // Texts that are not UTF-8 are no options of a store.
+    let options = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let of_store = options.filter(|(name, _)| name.starts_with("AWS_"));
+    Ok(Some(Store::from_url(url, of_store).map_err(invalid)?))
 }
 
 /// Where the datastore is: as the command line says, or the address of a Service on the host.

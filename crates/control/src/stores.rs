@@ -10,7 +10,9 @@ use crate::{
     storage_uses::StorageUses,
     user_pods::UserPods,
 };
-use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
+use berth_api::{
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot,
+};
 use berth_node_lifecycle::{
     NodeIndex, PoolSelectors,
     demand::WorkloadIndex,
@@ -41,6 +43,8 @@ pub struct Stores {
     pub classes: Store<TenantClass>,
     /// Schedules.
     pub schedule_policies: Store<SchedulePolicy>,
+    /// Snapshots of what tenants store.
+    pub snapshots: Store<TenantSnapshot>,
     /// Organizations.
     pub organizations: Store<Organization>,
     /// Projects.

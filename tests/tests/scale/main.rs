@@ -58,6 +58,7 @@ fn control(host: &TestCluster) -> ControlConfig {
         gpu_metrics: None,
         quota_use_interval: berth_control::controllers::QUOTA_USE_INTERVAL,
         usage_retention_months: berth_control::controllers::USAGE_RETENTION_MONTHS,
+        snapshot_store: None,
         runtime: Arc::new(FakeRuntime::default()),
         metrics: Metrics::new(&mut Registry::default()),
     }

@@ -16,6 +16,7 @@ mod recycling_events;
 pub mod schedule_policy;
 pub mod shared_nodes;
 pub mod slots;
+pub mod snapshots;
 pub mod tenant;
 pub mod tenant_class;
 pub mod usage;

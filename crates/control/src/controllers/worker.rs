@@ -11,6 +11,7 @@ use super::{
     schedule_policy::{self, SchedulePolicyContext},
     shared_nodes::{self, SharedNodesContext},
     slots::{Slot, Slots},
+    snapshots::{self, SnapshotsContext},
     tenant::{self, TenantContext, TenantError, Tenants},
     tenant_class::{self, TenantClassContext, TenantClassError},
     usage::{self, UsageContext},
@@ -70,6 +71,8 @@ pub struct Controllers {
     pub host_node_pool: HostNodePoolContext,
     /// Of what tenants use.
     pub usage: UsageContext,
+    /// Of snapshots of what tenants store.
+    pub snapshots: SnapshotsContext,
 }
 
 /// Why a reconcile failed.
@@ -81,7 +84,7 @@ pub enum ControllerError {
     /// Of a `TenantClass`.
     #[error(transparent)]
     TenantClass(#[from] TenantClassError),
-    /// Of nodes, pools, schedules, quotas or usage.
+    /// Of nodes, pools, schedules, quotas, usage or snapshots.
     #[error(transparent)]
     Nodes(#[from] ReconcileError),
     /// It took too long.
@@ -127,6 +130,7 @@ impl Controllers {
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
             Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
             Key::Usage => usage::reconcile(&self.usage).await?,
+            Key::Snapshots => snapshots::reconcile(&self.snapshots).await?,
         })
     }
 }
@@ -305,6 +309,7 @@ fn kind_label(key: &Key) -> &'static str {
         Key::Fleet => "fleet",
         Key::SharedNodes => "shared-nodes",
         Key::Usage => "usage",
+        Key::Snapshots => "snapshots",
     }
 }
 

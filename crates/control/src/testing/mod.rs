@@ -1,10 +1,12 @@
 //! What tests of controllers use instead of servers.
 
 mod api;
+mod contents;
 mod runtime;
 mod stores;
 
 pub(crate) use api::{NEVER_ENDS, ScriptedApi};
+pub(crate) use contents::MemoryContents;
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 

@@ -2,7 +2,7 @@
 
 use super::ScriptedApi;
 use crate::{changes::Changes, clock::Clock, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
-use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
+use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot};
 use berth_node_lifecycle::{
     demand::WorkloadIndex,
     devices::{Devices, Slices},
@@ -33,6 +33,7 @@ pub(crate) struct StoreWriters {
     pools: Writer<HostNodePool>,
     classes: Writer<TenantClass>,
     schedule_policies: Writer<SchedulePolicy>,
+    snapshots: Writer<TenantSnapshot>,
     organizations: Writer<Organization>,
     projects: Writer<Project>,
     manifests: Writer<ConfigMap>,
@@ -53,6 +54,7 @@ impl StoreWriters {
         let (pools, pool_writer) = reflector::store();
         let (classes, class_writer) = reflector::store();
         let (schedule_policies, schedule_policy_writer) = reflector::store();
+        let (snapshots, snapshot_writer) = reflector::store();
         let (organizations, organization_writer) = reflector::store();
         let (projects, project_writer) = reflector::store();
         let (manifests, manifest_writer) = reflector::store();
@@ -70,6 +72,7 @@ impl StoreWriters {
             pools,
             classes,
             schedule_policies,
+            snapshots,
             organizations,
             projects,
             manifests,
@@ -101,6 +104,7 @@ impl StoreWriters {
             pools: pool_writer,
             classes: class_writer,
             schedule_policies: schedule_policy_writer,
+            snapshots: snapshot_writer,
             organizations: organization_writer,
             projects: project_writer,
             manifests: manifest_writer,
@@ -122,6 +126,7 @@ impl StoreWriters {
         fill(&mut self.pools, host, "/hostnodepools/");
         fill(&mut self.classes, host, "/tenantclasses/");
         fill(&mut self.schedule_policies, host, "/schedulepolicies/");
+        fill(&mut self.snapshots, host, "/tenantsnapshots/");
         fill(&mut self.organizations, host, "/organizations/");
         fill(&mut self.projects, host, "/projects/");
         fill(&mut self.manifests, host, "/namespaces/berth-system/configmaps/");

@@ -13,7 +13,7 @@ mod workloads;
 
 use crate::{key::Key, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, labels, names,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot, labels, names,
     policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
@@ -83,6 +83,7 @@ pub async fn start(
         tenants,
         classes,
         schedule_policies,
+        snapshots,
         organizations,
         projects,
         priority_classes,
@@ -127,6 +128,7 @@ pub async fn start(
         pools,
         classes,
         schedule_policies,
+        snapshots,
         organizations,
         projects,
         manifests,
@@ -207,6 +209,7 @@ struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
     schedule_policies: Store<SchedulePolicy>,
+    snapshots: Store<TenantSnapshot>,
     organizations: Store<Organization>,
     projects: Store<Project>,
     priority_classes: Store<PriorityClass>,
@@ -226,6 +229,7 @@ impl Watches<'_> {
         let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
             vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
         });
+        let snapshots = self.all(Config::default(), |_: &TenantSnapshot, _| vec![Wake::Later(Key::Snapshots)]);
         let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
         let organizations = self.all(Config::default(), move |organization: &Organization, seen| {
             wake::for_level(organization, seen, &known_tenants.state(), &known_policies.state())
@@ -259,6 +263,7 @@ impl Watches<'_> {
             tenants,
             classes,
             schedule_policies,
+            snapshots,
             organizations,
             projects,
             priority_classes,

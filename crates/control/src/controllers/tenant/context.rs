@@ -5,10 +5,10 @@ use crate::{
     clock::Clock,
     control_plane::HostInput,
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
-    datastore::TenantDatastore,
+    datastore::{TenantContents, TenantDatastore},
     events::EventRecorder,
     key::Key,
-    metrics::SleepMetrics,
+    metrics::{ResultLabels, SleepMetrics},
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
     quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
@@ -16,8 +16,9 @@ use crate::{
 };
 use berth_api::TenantCluster;
 use berth_runtime::{queue::Queue, watched::Watched};
+use berth_snapshots::Store;
 use kube::{Api, Client, ResourceExt};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::sync::Arc;
 
 /// What the tenant controller works with. One per process.
@@ -42,6 +43,10 @@ pub struct TenantContext {
     pub syncer_host: HostInput,
     /// The tenants' shared etcd.
     pub datastore: Arc<dyn TenantDatastore>,
+    /// The same, for restores.
+    pub contents: Arc<dyn TenantContents>,
+    /// The object store of snapshots, if there is one.
+    pub snapshot_store: Option<Store>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// How control reaches what runs for a tenant.
@@ -60,6 +65,8 @@ pub struct TenantContext {
     pub metrics: SleepMetrics,
     /// Counts rotations of credentials that are complete.
     pub rotations: Counter,
+    /// Counts restores by how they ended.
+    pub restores: Family<ResultLabels, Counter>,
     /// Counts EndpointSlices that were deleted because the syncer of their tenant did not work.
     pub own_slices_deleted: Counter,
     /// Writes Events.

@@ -3,9 +3,10 @@
 
 use crate::{authentication, control_plane::find_audit_error, network::allowed};
 use berth_api::{
-    ClassAuthentication, ClassEncryption, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
+    ClassAuthentication, ClassEncryption, ClassSnapshots, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
+use berth_schedules::Recurrence;
 use berth_sync_rules::{egress::target::Target, registry, translation::device_variables::is_device_variable};
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -54,10 +55,12 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         manifests: _,
         integrations: _,
         sleep: _,
+        snapshots,
         expiration,
         idle_reclaim,
     } = spec;
-    if let Some(error) = find_error_in_versions(spec).or_else(|| find_error_in_encryption(encryption.as_ref())) {
+    let of_storage = || find_error_in_encryption(encryption.as_ref()).or_else(|| find_error_in_snapshots(snapshots));
+    if let Some(error) = find_error_in_versions(spec).or_else(of_storage) {
         return Some(error);
     }
     if let Some((field, bad)) = limits.find_invalid_quantity() {
@@ -132,6 +135,12 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         return Some(invalid);
     }
     find_error_in_accounts(service_accounts).or_else(|| find_error_in_kinds(kinds))
+}
+
+fn find_error_in_snapshots(snapshots: &ClassSnapshots) -> Option<String> {
+    let schedule = snapshots.schedule.as_ref()?;
+    let error = Recurrence::parse(&schedule.cron, &schedule.time_zone).err()?;
+    Some(format!("spec.snapshots.schedule: {error}"))
 }
 
 fn find_error_in_encryption(encryption: Option<&ClassEncryption>) -> Option<String> {

@@ -20,7 +20,7 @@ use crate::{
     network::{AdministrativeTier, NetworkConfig},
     quota_ledger::QuotaLedger,
     stores::Stores,
-    testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
+    testing::{MemoryContents, Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
 use async_trait::async_trait;
 use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
@@ -81,6 +81,8 @@ pub(super) struct Stored {
     pub(super) is_syncer_unmeasured: Arc<AtomicBool>,
     /// Values of single keys, by what follows the tenant's prefix.
     pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+    /// All that the tenant stores, for restores.
+    pub(super) contents: MemoryContents,
 }
 
 impl Fixture {
@@ -267,6 +269,8 @@ fn context(
             ca,
             stored: stored.clone(),
         }),
+        contents: Arc::new(stored.contents.clone()),
+        snapshot_store: None,
         runtime: Arc::new(ScriptedRuntime::new(script)),
         remote: Arc::new(ScriptedRemote {
             script: script.clone(),
@@ -281,6 +285,7 @@ fn context(
         queue: Queue::new(),
         metrics: SleepMetrics::default(),
         rotations: prometheus_client::metrics::counter::Counter::default(),
+        restores: prometheus_client::metrics::family::Family::default(),
         own_slices_deleted: prometheus_client::metrics::counter::Counter::default(),
         recorder: EventRecorder::new(host.client()),
     }

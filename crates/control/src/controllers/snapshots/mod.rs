@@ -1,0 +1,334 @@
+//! Snapshots of what tenants store: takes them, creates those of schedules, and deletes those whose time is over.
+//!
+//! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function ([`decide`]). A snapshot is taken
+//! by a task of its own ([`begin`]), as that may take longer than a reconcile. docs/adr/XXXX says which rules were chosen, and why.
+
+mod begin;
+mod context;
+mod decide;
+mod runs;
+mod take;
+
+pub use context::SnapshotsContext;
+pub use runs::{Pauses, Runs};
+
+use crate::{
+    apply::{delete_same, is_status},
+    controllers::tenant::RestoreUnderWay,
+    datastore::RestoreRecord,
+    error::{FirstError, ReconcileError, api},
+    finalizers,
+    metrics::{SnapshotPhaseLabels, TenantLabels},
+};
+use begin::{SnapshotTenant, begin, is_gone_or_changed, next_status, publish, write};
+use berth_api::{
+    ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotSpec,
+    TenantSnapshotStatus,
+    conditions::{COMPLETED, ConditionUpdate},
+    labels,
+    names::TenantId,
+};
+use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::PostParams,
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Time between two passes: classes and tenants may have changed.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Pause before a pass goes on that had more to do than is done at once.
+const GO_ON: Duration = Duration::from_secs(1);
+/// Writes for the snapshots of one namespace in one pass: who creates thousands delays nobody else.
+const MOST_WRITES_OF_NAMESPACE: usize = 20;
+
+/// A tenant, by its namespace and name.
+type Place = (String, String);
+
+/// Looks at the snapshots of all tenants. Returns when to do it again.
+///
+/// # Errors
+/// The host, etcd or the store refuses or does not answer. What could not be done for one snapshot keeps nothing else.
+pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, ReconcileError> {
+    let (running, now) = (context.runs.running(), context.clock.now());
+    let (paused, pause) = context.pauses.paused(Instant::now());
+    let mut failed = FirstError::<ReconcileError>::default();
+    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
+    let mut starts = Vec::new();
+    let (mut next, mut is_cut) = (pause, false);
+    let mut schedules = Vec::new();
+    for (place, snapshots) in by_tenant(context) {
+        let tenant = find_tenant(context, &place);
+        let facts = tenant.as_deref().and_then(|tenant| observe(context, tenant));
+        let Decision {
+            actions,
+            next: due,
+            schedule,
+        } = decide(&Facts {
+            now,
+            name: &place.1,
+            has_store: context.store.is_some(),
+            tenant: facts.as_ref(),
+            snapshots: &snapshots,
+            running: &running,
+            paused: &paused,
+        });
+        schedules.extend(schedule.map(|schedule| (place.clone(), schedule)));
+        next = [next, due.and_then(|due| until(due, now))].into_iter().flatten().min();
+        let done = writes.entry(place.0.clone()).or_default();
+        for action in actions {
+            if let Action::Start(snapshot) = action {
+                starts.extend(tenant.clone().map(|tenant| (snapshot, tenant)));
+                continue;
+            }
+            if *done >= MOST_WRITES_OF_NAMESPACE {
+                is_cut = true;
+                break;
+            }
+            *done += 1;
+            failed.note(carry_out(context, &place, action).await);
+        }
+    }
+    start(context, starts, &mut failed).await;
+    report(context, &schedules);
+    failed.into_result()?;
+    let pause = if is_cut { GO_ON } else { INTERVAL };
+    Ok(Some(next.map_or(pause, |next| next.clamp(GO_ON, pause.max(GO_ON)))))
+}
+
+/// The snapshots of each tenant, with tenants that have none.
+fn by_tenant(context: &SnapshotsContext) -> BTreeMap<Place, Vec<Arc<TenantSnapshot>>> {
+    let mut all: BTreeMap<Place, Vec<Arc<TenantSnapshot>>> = BTreeMap::new();
+    for tenant in context.stores.tenants.state() {
+        all.entry((tenant.namespace().unwrap_or_default(), tenant.name_any()))
+            .or_default();
+    }
+    for snapshot in context.stores.snapshots.state() {
+        let place = (
+            snapshot.namespace().unwrap_or_default(),
+            snapshot.spec.tenant_cluster_name.clone(),
+        );
+        all.entry(place).or_default().push(snapshot);
+    }
+    all
+}
+
+fn find_tenant(context: &SnapshotsContext, (namespace, name): &Place) -> Option<Arc<TenantCluster>> {
+    context.stores.tenants.get(&ObjectRef::new(name).within(namespace))
+}
+
+/// What is known of a tenant.
+fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantFacts> {
+    let uid = tenant.uid()?;
+    let status = tenant.status.as_ref();
+    let class = status.and_then(|status| status.class_name.as_deref());
+    let class = class.and_then(|class| context.stores.classes.get(&ObjectRef::new(class)));
+    let sleep = status.and_then(|status| status.sleep.as_ref());
+    let sleeps = tenant.sleep_state() == SleepState::Sleeping;
+    let restore = context.tenants.restore_under_way(&uid);
+    Some(TenantFacts {
+        created: { tenant.metadata.creation_timestamp.as_ref() }.map_or(Timestamp::UNIX_EPOCH, |created| created.0),
+        has_run: status.is_some_and(|status| status.version.is_some()),
+        is_deleting: tenant.metadata.deletion_timestamp.is_some(),
+        rules: class.map_or_else(ClassSnapshots::default, |class| class.spec.snapshots.clone()),
+        sleeps_since: sleep
+            .filter(|_| sleeps)
+            .and_then(|sleep| sleep.since.as_ref())
+            .map(|since| since.0),
+        restore: restore.map(|RestoreUnderWay { saved_as }| RestoreFacts { saved_as }),
+        uid,
+    })
+}
+
+/// How long it takes until then; none if that is over.
+fn until(due: Timestamp, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(due.duration_since(now)).ok()
+}
+
+/// Begins as many snapshots as may be taken at the same time: first those that a restore waits for. The one that ends wakes this for the others.
+async fn start(
+    context: &SnapshotsContext,
+    mut starts: Vec<(Arc<TenantSnapshot>, Arc<TenantCluster>)>,
+    failed: &mut FirstError<ReconcileError>,
+) {
+    let Some(store) = &context.store else { return };
+    starts.sort_by_key(|(snapshot, _)| {
+        let begun = snapshot.status.as_ref().and_then(|status| status.attempts);
+        let created = snapshot.metadata.creation_timestamp.as_ref().map(|created| created.0);
+        (snapshot.trigger() != SnapshotTrigger::BeforeRestore, begun, created)
+    });
+    for (snapshot, tenant) in starts {
+        if !context.runs.has_room() {
+            return;
+        }
+        let uid = tenant.uid().unwrap_or_default();
+        let status = tenant.status.as_ref();
+        let tenant = SnapshotTenant {
+            id: TenantId::new(&tenant.name_any(), &uid),
+            version: status.and_then(|status| status.started_version().map(ToOwned::to_owned)),
+            uid,
+        };
+        failed.note(begin(context, store, &snapshot, tenant).await);
+    }
+}
+
+async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {
+    let now = context.clock.now();
+    match action {
+        Action::Fail(snapshot, reason, message) => {
+            let condition = ConditionUpdate::mark_false(COMPLETED, reason, message);
+            let status = next_status(&snapshot, SnapshotPhase::Failed, &condition, now);
+            write_known(context, &snapshot, &status).await
+        }
+        Action::Expire(snapshot, at) => {
+            let before = snapshot.status.clone().unwrap_or_default();
+            let status = TenantSnapshotStatus {
+                expires_at: at.map(Time),
+                ..before
+            };
+            write_known(context, &snapshot, &status).await
+        }
+        Action::Delete(snapshot) => {
+            let version = snapshot.resource_version();
+            match delete_same(&context.beside(&snapshot), snapshot.meta(), version).await {
+                Err(error) if is_status(&error, 409) => Ok(()),
+                deleted => deleted.map(drop).map_err(api("delete a TenantSnapshot")),
+            }
+        }
+        Action::CleanUp(snapshot) => clean_up(context, &snapshot).await,
+        Action::Create(name) => create(context, place, name).await,
+        // Others come first: see `start`.
+        Action::Start(_) => Ok(()),
+    }
+}
+
+/// Writes a status that follows from what was read, only if nobody has changed the object since then.
+async fn write_known(
+    context: &SnapshotsContext,
+    snapshot: &TenantSnapshot,
+    status: &TenantSnapshotStatus,
+) -> Result<(), ReconcileError> {
+    let version = snapshot.resource_version();
+    match write(context, snapshot, version.as_deref(), status).await {
+        // The watch shows it.
+        Err(error) if error.is_status(409) || error.is_status(404) => Ok(()),
+        Ok(()) => {
+            let was_over = snapshot.phase() == status.phase.unwrap_or_default();
+            if !was_over {
+                publish(context, snapshot, status).await;
+            }
+            Ok(())
+        }
+        written => written,
+    }
+}
+
+/// Creates the snapshot of a schedule. That it exists is no error.
+async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: String) -> Result<(), ReconcileError> {
+    let spec = TenantSnapshotSpec {
+        tenant_cluster_name: tenant.clone(),
+        ttl: None,
+    };
+    let snapshot = labelled(&name, namespace, SnapshotTrigger::Schedule, spec);
+    let objects: Api<TenantSnapshot> = Api::namespaced(context.client.clone(), namespace);
+    match objects.create(&PostParams::default(), &snapshot).await {
+        Err(error) if is_status(&error, 409) => Ok(()),
+        created => created.map(drop).map_err(api("create a TenantSnapshot")),
+    }
+}
+
+/// A snapshot that Berth creates.
+pub(crate) fn labelled(
+    name: &str,
+    namespace: &str,
+    trigger: SnapshotTrigger,
+    spec: TenantSnapshotSpec,
+) -> TenantSnapshot {
+    let mut snapshot = TenantSnapshot::new(name, spec);
+    let tenant = snapshot.spec.tenant_cluster_name.clone();
+    let trigger = trigger.label().map(|label| (labels::SNAPSHOT_TRIGGER.to_owned(), label.to_owned()));
+    let of_tenant = (labels::SNAPSHOT_TENANT.to_owned(), tenant);
+    snapshot.metadata.namespace = Some(namespace.into());
+    snapshot.metadata.labels = Some(trigger.into_iter().chain([of_tenant]).collect());
+    snapshot
+}
+
+/// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.
+async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
+    if is_being_restored(context, snapshot).await? {
+        return Ok(());
+    }
+    context.runs.end(&snapshot.uid().unwrap_or_default()).await;
+    let location = snapshot.location();
+    match &context.store {
+        Some(store) => store.delete(&location).await.map_err(|error| ReconcileError::Blocked {
+            reason: "StoreError",
+            message: format!("cannot delete {location} in the object store: {error}"),
+        })?,
+        None => {
+            let note = format!("Berth has no object store any more: {location} is not deleted there");
+            let event = Event {
+                type_: EventType::Warning,
+                reason: "SnapshotLeftInStore".into(),
+                note: Some(note),
+                action: "DeleteSnapshot".into(),
+                secondary: None,
+            };
+            context.recorder.publish(&event, &snapshot.object_ref(&())).await;
+        }
+    }
+    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
+        Err(error) if is_gone_or_changed(&error) => Ok(()),
+        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
+    }
+}
+
+/// Whether its tenant is set back to a snapshot now.
+async fn is_being_restored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
+    let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
+    let Some(uid) = of_tenant else { return Ok(false) };
+    let tenant = TenantId::new(&snapshot.spec.tenant_cluster_name, uid);
+    let Some(stored) = context.contents.read_restore(&tenant, None).await? else {
+        return Ok(false);
+    };
+    // Of one that cannot be read nobody knows which snapshot it needs.
+    let record = RestoreRecord::parse(&stored.text);
+    Ok(record.map_or(true, |record| Some(record.snapshot_uid) == snapshot.uid()))
+}
+
+/// Sets the metrics.
+fn report(context: &SnapshotsContext, schedules: &[(Place, ScheduleState)]) {
+    let mut counts: BTreeMap<SnapshotPhase, i64> = SnapshotPhase::ALL.into_iter().map(|phase| (phase, 0)).collect();
+    for snapshot in context.stores.snapshots.state() {
+        *counts.entry(snapshot.phase()).or_default() += 1;
+    }
+    let phases = counts
+        .into_iter()
+        .map(|(phase, count)| (SnapshotPhaseLabels { phase: phase.name() }, count));
+    context.metrics.snapshots.set_all(phases);
+    let labels = |(namespace, name): &Place| TenantLabels {
+        tenant_namespace: namespace.clone(),
+        tenant: name.clone(),
+    };
+    let completed = { schedules.iter() }.map(|(place, state)| {
+        let at = state.completed_at.map_or(0, Timestamp::as_second);
+        (labels(place), at)
+    });
+    context.metrics.scheduled_completed.set_all(completed);
+    let overdue = { schedules.iter() }.map(|(place, state)| (labels(place), i64::from(state.is_overdue)));
+    context.metrics.scheduled_overdue.set_all(overdue);
+}
+
+#[cfg(test)]
+mod tests;
