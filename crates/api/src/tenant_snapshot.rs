@@ -182,6 +182,21 @@ impl SnapshotTrigger {
 }
 
 impl TenantSnapshot {
+    /// A snapshot that Berth creates, of the tenant with this namespace and name.
+    pub fn of_berth(name: &str, (namespace, tenant): (&str, &str), trigger: SnapshotTrigger) -> Self {
+        let spec = TenantSnapshotSpec {
+            tenant_cluster_name: tenant.to_owned(),
+            ttl: None,
+        };
+        let trigger = trigger.label().map(|label| (labels::SNAPSHOT_TRIGGER, label));
+        let of_tenant = (labels::SNAPSHOT_TENANT, tenant);
+        let labels = trigger.into_iter().chain([of_tenant]);
+        let mut snapshot = Self::new(name, spec);
+        snapshot.metadata.namespace = Some(namespace.to_owned());
+        snapshot.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
+        snapshot
+    }
+
     /// How far it is.
     pub fn phase(&self) -> SnapshotPhase {
         self.status.as_ref().and_then(|status| status.phase).unwrap_or_default()
@@ -337,6 +352,9 @@ mod tests {
         ] {
             assert_eq!(snapshot(&label).trigger(), expected, "{label}");
         }
+        let created = TenantSnapshot::of_berth("a", ("team", "vision"), SnapshotTrigger::Schedule);
+        assert_eq!(created.trigger(), SnapshotTrigger::Schedule);
+        assert_eq!(created.labels()[labels::SNAPSHOT_TENANT], "vision");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub enum RestorePhase {
     Saving,
     /// What the tenant stores is replaced. There is no way back but to go on.
     Replacing,
+    /// All is replaced but the namespace `kube-system`, which comes last.
+    Replaced,
 }
 
 /// A restore under way.
@@ -42,8 +44,11 @@ pub struct RestoreRecord {
     pub started_at: Timestamp,
     /// How far it is.
     pub phase: RestorePhase,
-    /// How many processes have worked on it.
+    /// How often it was begun or gone on with.
     pub attempts: u32,
+    /// The namespace `kube-system` of the snapshot, as etcd had it, in base64. Once all else is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 impl RestoreRecord {
@@ -94,6 +99,7 @@ mod tests {
             started_at: "2026-11-30T01:00:00Z".parse().unwrap(),
             phase: RestorePhase::Saving,
             attempts: 1,
+            identity: None,
         };
         assert_eq!(RestoreRecord::parse(&record.to_text()).unwrap(), record);
         assert_eq!(record.written().objects, 3);

@@ -22,8 +22,7 @@ use crate::{
 };
 use begin::{SnapshotTenant, begin, is_gone_or_changed, next_status, publish, write};
 use berth_api::{
-    ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotSpec,
-    TenantSnapshotStatus,
+    ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
     conditions::{COMPLETED, ConditionUpdate},
     labels,
     names::TenantId,
@@ -39,11 +38,7 @@ use kube::{
         reflector::ObjectRef,
     },
 };
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Time between two passes: classes and tenants may have changed.
@@ -207,7 +202,7 @@ async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) ->
             }
         }
         Action::CleanUp(snapshot) => clean_up(context, &snapshot).await,
-        Action::Create(name) => create(context, place, name).await,
+        Action::Create(name) => create(context, place, &name).await,
         // Others come first: see `start`.
         Action::Start(_) => Ok(()),
     }
@@ -235,33 +230,13 @@ async fn write_known(
 }
 
 /// Creates the snapshot of a schedule. That it exists is no error.
-async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: String) -> Result<(), ReconcileError> {
-    let spec = TenantSnapshotSpec {
-        tenant_cluster_name: tenant.clone(),
-        ttl: None,
-    };
-    let snapshot = labelled(&name, namespace, SnapshotTrigger::Schedule, spec);
+async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: &str) -> Result<(), ReconcileError> {
+    let snapshot = TenantSnapshot::of_berth(name, (namespace, tenant), SnapshotTrigger::Schedule);
     let objects: Api<TenantSnapshot> = Api::namespaced(context.client.clone(), namespace);
     match objects.create(&PostParams::default(), &snapshot).await {
         Err(error) if is_status(&error, 409) => Ok(()),
         created => created.map(drop).map_err(api("create a TenantSnapshot")),
     }
-}
-
-/// A snapshot that Berth creates.
-pub(crate) fn labelled(
-    name: &str,
-    namespace: &str,
-    trigger: SnapshotTrigger,
-    spec: TenantSnapshotSpec,
-) -> TenantSnapshot {
-    let mut snapshot = TenantSnapshot::new(name, spec);
-    let tenant = snapshot.spec.tenant_cluster_name.clone();
-    let trigger = trigger.label().map(|label| (labels::SNAPSHOT_TRIGGER.to_owned(), label.to_owned()));
-    let of_tenant = (labels::SNAPSHOT_TENANT.to_owned(), tenant);
-    snapshot.metadata.namespace = Some(namespace.into());
-    snapshot.metadata.labels = Some(trigger.into_iter().chain([of_tenant]).collect());
-    snapshot
 }
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.

@@ -41,7 +41,9 @@ pub(super) enum TakeError {
     #[error("a restore of the tenant is under way")]
     Restoring,
     /// There is nothing to restore.
-    #[error("the datastore does not have the namespace kube-system of the tenant, so that no API server has served it yet")]
+    #[error(
+        "the datastore does not have the namespace kube-system of the tenant, so that no API server has served it yet"
+    )]
     NoDatabase,
     /// The record of a restore is not of this version of Berth.
     #[error("the record of a restore of the tenant cannot be read: {0}")]
@@ -107,7 +109,7 @@ async fn take_once(
     // At the same revision: a restore may have begun or ended since then.
     if let Some(stored) = contents.read_restore(tenant, Some(revision)).await? {
         let record = RestoreRecord::parse(&stored.text).map_err(|error| TakeError::Record(error.to_string()))?;
-        if record.phase == RestorePhase::Replacing || record.saved_as.as_deref() != Some(name) {
+        if record.phase != RestorePhase::Saving || record.saved_as.as_deref() != Some(name) {
             return Err(TakeError::Restoring);
         }
     }
@@ -160,8 +162,16 @@ fn entries(reading: Reading) -> impl Stream<Item = Result<Entry, TakeError>> + S
                 return Ok(Some((entry, reading)));
             }
             let Some(page) = reading.page.take() else {
-                let has_identity = reading.found.lock().unwrap_or_else(PoisonError::into_inner).has_identity;
-                return if has_identity { Ok(None) } else { Err(TakeError::NoDatabase) };
+                let has_identity = reading
+                    .found
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .has_identity;
+                return if has_identity {
+                    Ok(None)
+                } else {
+                    Err(TakeError::NoDatabase)
+                };
             };
             let next = page.next.clone();
             reading.keep(page);

@@ -10,6 +10,7 @@ use super::{
     manifests::{ManifestMemory, ParsedManifests},
     readable::Readable,
     recorded_kinds::RecordedKinds,
+    restore::{RestoreUnderWay, Restores},
     rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
     unused_nodes,
@@ -263,6 +264,8 @@ pub struct Tenants {
     pub(super) head_reading: tokio::sync::Mutex<()>,
     /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,
+    /// Which tenants are set back to a snapshot.
+    restores: Restores,
 }
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.
@@ -326,8 +329,26 @@ impl Tenants {
         known.is_none_or(|known| known.is_outdated())
     }
 
+    /// Which tenants are set back to a snapshot.
+    pub(super) fn restores(&self) -> &Restores {
+        &self.restores
+    }
+
+    /// The restore of a tenant, if one is under way as far as this process knows.
+    pub fn restore_under_way(&self, uid: &str) -> Option<RestoreUnderWay> {
+        self.restores.under_way(uid)
+    }
+
+    /// Forgets what was known of a tenant, as if this process had just started: all that it stores is another one. Its components have run, as a tenant that
+    /// has never run has no snapshot.
+    pub(super) fn renew(&self, uid: &str, host: &Client) {
+        lock(&self.memory).remove(uid);
+        self.of(uid, host).have_components_run.store(true, Ordering::Relaxed);
+    }
+
     /// Forgets a tenant that is gone.
     pub fn forget(&self, uid: &str) {
+        self.restores.forget(uid);
         lock(&self.memory).remove(uid);
         lock(&self.groups).remove(uid);
         lock(&self.workloads_gone).remove(uid);

@@ -35,6 +35,7 @@ mod recorded_kinds;
 mod recorded_settings;
 mod remaining;
 mod reported_use;
+mod restore;
 mod rewriting;
 mod rotation;
 mod schedule;
@@ -58,6 +59,7 @@ pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;
 pub use memory::{TenantMemory, Tenants};
+pub use restore::RestoreUnderWay;
 pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
@@ -68,6 +70,7 @@ use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use plan::Plan;
+use restore::Finding;
 use schedule::ObservedSchedule;
 use sleep::{FollowedSleep, ObservedSleep};
 use std::{sync::Arc, time::Duration};
@@ -103,6 +106,7 @@ pub async fn reconcile(
     tenant.memory.forget_readiness();
     tenant.memory.note_outdated(true);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
+        context.tenants.restores().forget(&uid);
         enforcement::leave_place(context, &tenant.key());
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
@@ -227,6 +231,8 @@ async fn publish(
     conditions.extend(schedule.condition);
     conditions.extend(expiration.as_ref().and_then(Expiration::condition));
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
+    let restore = context.tenants.restores().finding(&uid);
+    conditions.extend(restore.as_ref().map(Finding::condition));
     let next_deadline = compliance::until_next_deadline(&plan.violations, context.clock.now());
     // What runs is still what an earlier spec asked for.
     let generation = if waits {
@@ -244,6 +250,9 @@ async fn publish(
         &conditions,
     );
     wanted.usage = measured_use::publish(context, tenant, &uid);
+    if let Some(restore) = &restore {
+        restore.write_to(&mut wanted);
+    }
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);
     }

@@ -85,7 +85,11 @@ async fn what_changes_meanwhile_is_not_in_the_snapshot() {
     let mut next = first.next;
     let mut keys = Vec::new();
     while let Some(start) = next {
-        let page = case.contents.read_contents(&case.tenant, Some(&start), at).await.unwrap();
+        let page = case
+            .contents
+            .read_contents(&case.tenant, Some(&start), at)
+            .await
+            .unwrap();
         keys.extend(page.entries.into_iter().map(|entry| entry.key));
         next = page.next;
     }
@@ -128,9 +132,13 @@ async fn nothing_is_taken_while_a_restore_replaces_the_objects() {
         started_at: jiff::Timestamp::UNIX_EPOCH,
         phase: RestorePhase::Saving,
         attempts: 1,
+        identity: None,
     };
     let write = async |record: &RestoreRecord, expected| {
-        let written = case.contents.write_restore(&case.tenant, record.to_text(), expected).await;
+        let written = case
+            .contents
+            .write_restore(&case.tenant, record.to_text(), expected)
+            .await;
         written.unwrap()
     };
     // This one is what the restore waits for.

@@ -318,7 +318,15 @@ pub(super) fn is_started_again(tenant: &Tenant) -> bool {
 pub(super) fn have_run(tenant: &Tenant) -> bool {
     let conditions = tenant.cluster.status.iter().flat_map(|status| &status.conditions);
     let mut was_ready = conditions.filter(|condition| condition.type_ == SYNCER_READY && condition.status == "True");
-    is_started_again(tenant) || tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
+    let was_restored = tenant
+        .cluster
+        .status
+        .as_ref()
+        .is_some_and(|status| status.restore.is_some());
+    is_started_again(tenant)
+        || was_restored
+        || tenant.memory.have_components_run.load(Ordering::Relaxed)
+        || was_ready.next().is_some()
 }
 
 /// Renders the control plane with the stored certificates and stores those that are new.

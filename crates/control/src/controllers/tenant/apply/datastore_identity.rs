@@ -64,6 +64,18 @@ pub(super) async fn prepare_datastore(
     }
 }
 
+/// Records the database that a restore gives the tenant, before it has it: `stored` is the namespace as etcd will have it. One that cannot be read stays
+/// unrecorded, as always.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn record_restored(tenant: &Tenant, stored: &[u8]) -> Result<(), ReconcileError> {
+    match stored_namespace::uid(stored) {
+        Some(uid) => record(tenant, uid).await,
+        None => Ok(()),
+    }
+}
+
 /// Keeps the API server of a tenant from what is stored, and ends it. What fails here is tried again with the next reconcile, which comes to the same.
 async fn shut_out(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) {
     let slug = tenant.id.slug();

@@ -24,6 +24,7 @@ mod leases;
 mod manifests;
 mod metrics_api;
 mod prepare;
+mod restore;
 mod rewrite;
 mod rotation;
 mod stored_access;

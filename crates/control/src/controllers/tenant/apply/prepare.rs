@@ -9,9 +9,9 @@ use super::{
         settings::Settings,
         withdrawn_kinds,
     },
-    Accepted, absent_syncer, argo_cd, datastore_identity, encryption,
+    Accepted, absent_syncer, argo_cd, encryption,
     endpoint::{self, PublicState},
-    keys,
+    keys, restore,
 };
 use crate::{
     control_plane::{Authorities, Endpoints, ServiceRange},
@@ -64,12 +64,17 @@ pub(super) async fn prepare<'a>(
     let limits = network::network_limits(&settings.network, &class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
     apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
+    let keys_and_datastore = async {
+        let authorities = keys::load_authorities(context, tenant).await;
+        let known = authorities.as_deref().ok();
+        let identity = restore::prepare_datastore(context, accepted, known, &limits).await;
+        (authorities, identity)
+    };
     // None of these needs another one.
-    let (limited, recorded, authorities, identity, network) = futures::join!(
+    let (limited, recorded, (authorities, identity), network) = futures::join!(
         apply_limits(accepted),
         withdrawn_kinds::record_and_delete(context, tenant, settings),
-        keys::load_authorities(context, tenant),
-        datastore_identity::prepare_datastore(context, tenant, &limits),
+        keys_and_datastore,
         prepare_network(
             context,
             accepted,

@@ -24,7 +24,8 @@ use berth_api::{
     conditions::{
         ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED, ConditionUpdate,
         DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENCRYPTED_AT_REST, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS,
-        INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, SYNCER_READY, WITHIN_SCHEDULE,
+        INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, RESTORED, SYNCER_READY,
+        WITHIN_SCHEDULE,
     },
 };
 
@@ -51,8 +52,8 @@ const WITHOUT_ENDPOINTS: &str =
     "; own EndpointSlices of the tenant with addresses of pods were deleted on the host, until it works";
 /// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
 /// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, whether its credentials were replaced, and
-/// whether what it stores is encrypted.
-const NOT_PART_OF_READY: [&str; 10] = [
+/// whether what it stores is encrypted, and whether it was set back to a snapshot.
+const NOT_PART_OF_READY: [&str; 11] = [
     DATASTORE_WITHIN_LIMITS,
     HOST_WITHIN_LIMITS,
     COMPLIANT,
@@ -63,6 +64,7 @@ const NOT_PART_OF_READY: [&str; 10] = [
     ARGO_CD_REGISTERED,
     CREDENTIALS_ROTATED,
     ENCRYPTED_AT_REST,
+    RESTORED,
 ];
 
 /// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`

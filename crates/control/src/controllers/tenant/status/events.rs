@@ -5,6 +5,7 @@ use super::{
         argo_cd::REVOKING,
         compliance, node_groups,
         remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
+        restore,
         schedule::STOPS_SOON,
         unused_nodes,
     },
@@ -72,19 +73,22 @@ fn changed_conditions<'a>(
 
 /// Whether a reason says that something is merely under way.
 fn is_transient(reason: &str) -> bool {
-    matches!(
-        reason,
-        "Starting"
-            | "Assigning"
-            | "Draining"
-            | "Waiting"
-            | "Pruning"
-            | "Trusting"
-            | "Issuing"
-            | REVOKING
-            | SLEEPING
-            | "Distributing"
-            | "Writing"
-            | "Rewriting"
-    )
+    let is_of_restore = restore::TRANSIENT.contains(&reason);
+    is_of_restore
+        || matches!(
+            reason,
+            "Starting"
+                | "Assigning"
+                | "Draining"
+                | "Waiting"
+                | "Pruning"
+                | "Trusting"
+                | "Issuing"
+                | REVOKING
+                | SLEEPING
+                | "Distributing"
+                | "Writing"
+                | "Rewriting"
+                | "Restoring"
+        )
 }

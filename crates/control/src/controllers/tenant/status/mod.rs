@@ -97,6 +97,7 @@ pub(super) fn build(
         sleep: before.sleep,
         credentials: before.credentials,
         encryption: before.encryption,
+        restore: before.restore,
         manifests: before.manifests,
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
