@@ -201,6 +201,7 @@ fn stores(options: Options, clock: &Clock) -> Stores {
         pools,
         classes: empty(),
         schedule_policies: empty(),
+        snapshots: empty(),
         organizations: empty(),
         projects,
         manifests: empty(),

@@ -87,7 +87,7 @@ impl Finding {
                 ),
             ),
             Self::Refused(Refusal { reason, message }) => unmet(
-                reason,
+                *reason,
                 format!(
                     "{message}. Nothing of the tenant was changed; ask for the restore again once this is resolved"
                 ),

@@ -19,6 +19,7 @@ mod manifests;
 mod own_endpoints;
 mod quota;
 mod removals;
+mod restore;
 mod rotation;
 mod schedule;
 mod sleep;

@@ -115,6 +115,7 @@ impl RestoreTask {
     }
 
     async fn go_on(&mut self, progress: &Progress) -> Result<(), TaskError> {
+        let is_continued = self.record.phase == RestorePhase::Replacing;
         if self.record.phase == RestorePhase::Saving {
             if let Some(name) = self.record.saved_as.clone()
                 && self.contents.count_contents(&self.tenant).await? > 0
@@ -123,15 +124,15 @@ impl RestoreTask {
             }
             // The last moment at which nothing is lost.
             let verified = self.store.verify(&self.record.location, &self.record.written()).await;
-            verified.map_err(|error| {
-                TaskError::GiveUp(Refusal {
-                    reason: "SnapshotDamaged",
-                    message: format!("the snapshot could not be read a second time: {error}"),
-                })
-            })?;
+            verified.map_err(|error| TaskError::GiveUp(super::describe_damage(&error)))?;
             self.enter(RestorePhase::Replacing, progress).await?;
         }
         if self.record.phase == RestorePhase::Replacing {
+            if is_continued {
+                // What cannot be read replaces nothing: what is left stays.
+                let verified = self.store.verify(&self.record.location, &self.record.written()).await;
+                verified.map_err(ReplaceError::Read)?;
+            }
             let replaced = replace(
                 self.contents.as_ref(),
                 &self.store,

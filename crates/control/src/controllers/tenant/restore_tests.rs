@@ -1,0 +1,161 @@
+use super::*;
+use berth_api::conditions;
+use serde_json::json;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn record(phase: RestorePhase) -> RestoreRecord {
+    let written = Written {
+        objects: 3,
+        bytes: 30,
+        stored_bytes: 20,
+        checksum: "ab".into(),
+    };
+    let names = ("nightly", "77aa", "team/vision/77aa".to_owned());
+    RestoreRecord {
+        phase,
+        ..new_record(names, written, Vec::new(), Some("saved".into()), at("2026-11-30T12:00:00.5Z"))
+    }
+}
+
+fn cluster(status: &serde_json::Value) -> TenantCluster {
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision", "namespace": "team"},
+        "spec": {}, "status": status,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn the_condition_says_how_far_the_restore_is() {
+    let refusal = Refusal {
+        reason: "OtherTenant",
+        message: "it is of another".into(),
+    };
+    let done = RestoreStatus {
+        completed_at: Some(Time(at("2026-11-30T12:01:00Z"))),
+        ..published(&record(RestorePhase::Replaced))
+    };
+    for (finding, status, reason) in [
+        (Finding::Checking("nightly".into()), false, "Checking"),
+        (Finding::Refused(refusal), false, "OtherTenant"),
+        (Finding::Stopping("a pod".into()), false, "Stopping"),
+        (Finding::UnderWay(record(RestorePhase::Saving)), false, "Saving"),
+        (Finding::UnderWay(record(RestorePhase::Replacing)), false, "Replacing"),
+        (Finding::UnderWay(record(RestorePhase::Replaced)), false, "Replacing"),
+        (
+            Finding::Failing(record(RestorePhase::Replacing), "no answer".into()),
+            false,
+            "RestoreFailing",
+        ),
+        (Finding::Done(done), true, "Restored"),
+    ] {
+        let condition = finding.condition();
+        assert_eq!((condition.is_true(), condition.reason), (status, reason), "{finding:?}");
+    }
+    let unsaved = RestoreRecord {
+        saved_as: None,
+        ..record(RestorePhase::Saving)
+    };
+    assert_eq!(Finding::UnderWay(unsaved).condition().reason, "Replacing");
+    let failing = Finding::Failing(record(RestorePhase::Replacing), "no answer".into());
+    let message = failing.condition().message;
+    assert!(message.contains("TenantSnapshot saved has what"), "{message}");
+}
+
+#[test]
+fn the_status_shows_a_restore_from_the_moment_on_at_which_something_is_replaced() {
+    let mut status = TenantClusterStatus::default();
+    Finding::UnderWay(record(RestorePhase::Saving)).write_to(&mut status);
+    assert_eq!(status.restore, None);
+    Finding::UnderWay(record(RestorePhase::Replacing)).write_to(&mut status);
+    let restore = status.restore.clone().unwrap();
+    assert_eq!((restore.started_at.0, restore.completed_at), (at("2026-11-30T12:00:00Z"), None));
+    // What was said of an earlier one stays.
+    Finding::Checking("other".into()).write_to(&mut status);
+    assert_eq!(status.restore.unwrap().snapshot_name, "nightly");
+}
+
+#[test]
+fn how_a_restore_ended_is_known_also_after_a_restart() {
+    let now = at("2026-11-30T13:00:00Z");
+    let completed = |finding: Option<Finding>| match finding {
+        Some(Finding::Done(status)) => status.completed_at.map(|at| at.0),
+        _ => None,
+    };
+    let none = cluster(&json!({}));
+    assert_eq!(completed(ended(Some(&record(RestorePhase::Replaced)), &none, now)), Some(now));
+    assert_eq!(ended(Some(&record(RestorePhase::Saving)), &none, now), None);
+    assert_eq!(ended(None, &none, now), None);
+    let restore = json!({"snapshotName": "nightly", "startedAt": "2026-11-30T12:00:00Z"});
+    let begun = cluster(&json!({"restore": restore}));
+    assert_eq!(completed(ended(None, &begun, now)), Some(now));
+    let mut over = restore.clone();
+    over["completedAt"] = "2026-11-30T12:01:00Z".into();
+    assert_eq!(ended(None, &cluster(&json!({"restore": over})), now), None);
+    // It said that it saves, and the record is gone.
+    let saving = conditions::merge(&[], &[Finding::UnderWay(record(RestorePhase::Saving)).condition()], None, now);
+    let given_up = ended(None, &cluster(&json!({"conditions": saving})), now);
+    assert_eq!(given_up.unwrap().condition().reason, "Interrupted");
+    let refused = conditions::merge(&[], &[Finding::withdrawn().condition()], None, now);
+    assert_eq!(ended(None, &cluster(&json!({"conditions": refused})), now), None);
+}
+
+#[tokio::test]
+async fn a_comparison_is_of_one_snapshot_and_is_taken_once() {
+    let restores = Restores::default();
+    assert!(matches!(restores.checked("uid", "77aa").await, Checked::No));
+    let waits = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
+    restores.keep_check("uid", "77aa", waits);
+    assert!(matches!(restores.checked("uid", "77aa").await, Checked::Running));
+    assert!(matches!(restores.checked("uid", "other").await, Checked::No));
+    assert!(!restores.forget_check("uid"), "the other request has ended it");
+    restores.keep_check("uid", "77aa", AbortOnDropHandle::new(tokio::spawn(async { Ok(()) })));
+    loop {
+        match restores.checked("uid", "77aa").await {
+            Checked::Running => tokio::task::yield_now().await,
+            Checked::Ended(result) => break assert_eq!(result, Ok(())),
+            Checked::No => panic!("it was kept"),
+        }
+    }
+    assert!(matches!(restores.checked("uid", "77aa").await, Checked::No));
+}
+
+#[tokio::test]
+async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
+    let restores = Restores::default();
+    assert_eq!(restores.under_way("uid"), None);
+    restores.note_record("uid", record(RestorePhase::Saving));
+    let waits = RestoreUnderWay {
+        saved_as: Some("saved".into()),
+    };
+    assert_eq!(restores.under_way("uid"), Some(waits));
+    restores.note_record("uid", record(RestorePhase::Replacing));
+    assert_eq!(restores.under_way("uid"), Some(RestoreUnderWay { saved_as: None }));
+    assert!(!restores.knows_none("uid"));
+    assert_eq!(restores.note_none("uid"), Gone::Ended(record(RestorePhase::Replacing)));
+    assert_eq!((restores.under_way("uid"), restores.knows_none("uid")), (None, true));
+    assert_eq!(restores.note_none("uid"), Gone::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_is_not_tried_again_at_once() {
+    let restores = Restores::default();
+    let progress = Progress::new(Finding::UnderWay(record(RestorePhase::Replacing)));
+    let task = AbortOnDropHandle::new(tokio::spawn(async {}));
+    restores.keep_task("uid", task, Arc::clone(&progress));
+    let now = Instant::now();
+    assert_eq!(restores.pause("uid", now), None);
+    let pause = Duration::from_secs(10);
+    let failing = Finding::Failing(record(RestorePhase::Replacing), "no answer".into());
+    progress.fail(failing.clone(), now + pause);
+    assert_eq!(restores.pause("uid", now), Some(pause));
+    assert_eq!(restores.pause("uid", now + pause), None);
+    assert_eq!(restores.finding("uid"), Some(failing));
+    // A task that has given up says why.
+    progress.set(Finding::interrupted());
+    assert_eq!(restores.note_none("uid"), Gone::GivenUp);
+    assert_eq!(restores.finding("uid"), Some(Finding::interrupted()));
+}
