@@ -198,12 +198,12 @@ impl Decoder {
             return Ok(());
         };
         let found = (self.objects, self.bytes);
-        if found != (objects, bytes) || found != (self.expected_objects, self.expected_bytes) {
-            let (objects, bytes) = found;
-            return damaged(format!(
-                "it has {objects} objects of {bytes} bytes, not {} of {}",
-                self.expected_objects, self.expected_bytes
-            ));
+        if found != (objects, bytes) {
+            return damaged(format!("it counts {objects} objects of {bytes} bytes, and has {found:?}"));
+        }
+        let expected = (self.expected_objects, self.expected_bytes);
+        if found != expected {
+            return damaged(format!("its objects and their bytes are {found:?}, not {expected:?}"));
         }
         self.read += END;
         self.is_end_read = true;
