@@ -199,7 +199,9 @@ impl Decoder {
         };
         let found = (self.objects, self.bytes);
         if found != (objects, bytes) {
-            return damaged(format!("it counts {objects} objects of {bytes} bytes, and has {found:?}"));
+            return damaged(format!(
+                "it counts {objects} objects of {bytes} bytes, and has {found:?}"
+            ));
         }
         let expected = (self.expected_objects, self.expected_bytes);
         if found != expected {

@@ -1,10 +1,6 @@
 use super::{BATCH_BYTES, Decoder, Encoder, Fault, HEADER, MAGIC, MAX_ENTRY_BYTES, VERSION};
 use crate::entry::{Entry, Written, hex};
-use flate2::{
-    Compression,
-    read::ZlibDecoder,
-    write::ZlibEncoder,
-};
+use flate2::{Compression, read::ZlibDecoder, write::ZlibEncoder};
 use proptest::{collection, prelude::*};
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -13,7 +9,14 @@ use std::{
 };
 
 /// What the API server has below the prefix of a tenant, and what no API server would write.
-const KEYS: [&str; 6] = ["\0", "../../other/secrets/a", "/", "configmaps/a", "secrets/vision/key", "\u{10ffff}"];
+const KEYS: [&str; 6] = [
+    "\0",
+    "../../other/secrets/a",
+    "/",
+    "configmaps/a",
+    "secrets/vision/key",
+    "\u{10ffff}",
+];
 
 fn entry(key: &str, value: &[u8]) -> Entry {
     Entry {
@@ -148,7 +151,10 @@ fn what_follows_a_snapshot_is_damage() {
     let (stored, written) = encode(&few(), 2);
     for more in [&b"\0"[..], stored.as_slice(), &stored[HEADER..]] {
         for piece in [1, 5, 1 << 20] {
-            assert_damaged(decode(&[stored.as_slice(), more].concat(), &written, piece), "follows its end");
+            assert_damaged(
+                decode(&[stored.as_slice(), more].concat(), &written, piece),
+                "follows its end",
+            );
         }
     }
 }
@@ -210,12 +216,21 @@ fn what_follows_the_last_object_is_damage() {
 fn counts_have_to_agree() {
     let (stored_bytes, found) = encode(&few(), 2);
     let (objects, bytes) = (found.objects, found.bytes);
-    for (objects, bytes) in [(objects, bytes + 1), (objects, bytes - 1), (objects + 1, bytes), (objects - 1, bytes), (0, 0)] {
+    for (objects, bytes) in [
+        (objects, bytes + 1),
+        (objects, bytes - 1),
+        (objects + 1, bytes),
+        (objects - 1, bytes),
+        (0, 0),
+    ] {
         assert_damaged(decode(&stored_bytes, &written(objects, bytes), 1000), "");
     }
     // The stored ones alone are wrong.
     let records = [record(b"a", b"v"), end(2, 2)].concat();
-    assert_damaged(decode(&stored(&records), &written(1, 2), 1000), "it counts 2 objects of 2 bytes");
+    assert_damaged(
+        decode(&stored(&records), &written(1, 2), 1000),
+        "it counts 2 objects of 2 bytes",
+    );
 }
 
 #[test]
@@ -237,12 +252,17 @@ fn large_objects_have_a_limit() {
     let largest = [entry("k", &vec![1; MAX_ENTRY_BYTES - 1])];
     let (bytes, found) = encode(&largest, 1);
     assert!(decode(&bytes, &found, 1 << 20).unwrap() == largest);
-    let error = Encoder::new().push(&[entry("k", &vec![1; MAX_ENTRY_BYTES])]).unwrap_err();
+    let error = Encoder::new()
+        .push(&[entry("k", &vec![1; MAX_ENTRY_BYTES])])
+        .unwrap_err();
     assert!(error.contains("object 1 has 10485761 bytes"), "{error}");
     // Its bytes are not waited for.
     let mut record = record(b"k", b"");
     record[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
-    assert_damaged(decode(&stored(&record), &written(1, u64::MAX), 1000), "more than 10485760");
+    assert_damaged(
+        decode(&stored(&record), &written(1, u64::MAX), 1000),
+        "more than 10485760",
+    );
 }
 
 #[test]
@@ -252,7 +272,10 @@ fn what_is_decompressed_is_bounded_by_what_was_written() {
     records.resize(8 << 20, 0);
     let bomb = stored(&records);
     assert!(bomb.len() < 1 << 17);
-    assert_damaged(decode(&bomb, &written(1, 100), bomb.len()), "more in it than was written");
+    assert_damaged(
+        decode(&bomb, &written(1, 100), bomb.len()),
+        "more in it than was written",
+    );
 }
 
 #[test]

@@ -167,7 +167,10 @@ impl FileUpload {
         let path = self.path.clone();
         let renamed = move |root: &Path| -> io::Result<()> {
             fs::rename(&incomplete, &path)?;
-            let directories = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root));
+            let directories = path
+                .ancestors()
+                .skip(1)
+                .take_while(|directory| directory.starts_with(root));
             directories.map(|directory| File::open(directory)?.sync_all()).collect()
         };
         self.directory.run(renamed).await?;
@@ -219,7 +222,11 @@ fn create(root: &Path, path: &Path) -> io::Result<(File, PathBuf)> {
 fn create_incomplete(parent: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     for number in 0..MAX_WRITERS {
         let path = parent.join(format!(".{name}.{number}{INCOMPLETE}"));
-        let options = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path);
+        let options = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(FILE_MODE)
+            .open(&path);
         let file = match options {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,

@@ -90,10 +90,7 @@ impl Store {
             }
             Address::Directory(path) => Place::Directory(Directory::new(path, limits)),
         };
-        Ok(Self {
-            place,
-            url: url.into(),
-        })
+        Ok(Self { place, url: url.into() })
     }
 
     /// Writes a snapshot at `location` (a path such as `TENANT-UID/SNAPSHOT-UID`: names of letters, digits and `-_.=`, separated by `/`). It
@@ -144,7 +141,9 @@ impl Store {
             .map_ok(|reading| {
                 stream::try_unfold(reading, |reading: Reading| async move {
                     let next = reading.next().await?;
-                    Ok::<_, ReadError>(next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok::<_, ReadError>)), rest)))
+                    Ok::<_, ReadError>(
+                        next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok::<_, ReadError>)), rest)),
+                    )
                 })
             })
             .try_flatten()
@@ -187,7 +186,9 @@ impl Store {
         if stored.read(0..CHECK_CONTENTS.len() as u64).await? == CHECK_CONTENTS {
             Ok(())
         } else {
-            Err(StoreError::Unreachable("what is read is not what was written".to_owned()))
+            Err(StoreError::Unreachable(
+                "what is read is not what was written".to_owned(),
+            ))
         }
     }
 
