@@ -48,6 +48,11 @@ impl Folder {
         files_in(self.folder.path())
     }
 
+    /// Whether nothing was written into any of them.
+    fn has_nothing(&self) -> bool {
+        self.files().iter().all(|file| fs::metadata(file).unwrap().len() == 0)
+    }
+
     async fn write(&self, entries: &[Entry]) -> Written {
         self.store.write(LOCATION, source(entries)).await.unwrap()
     }
@@ -137,7 +142,7 @@ async fn every_changed_byte_is_damage() {
         })
         .collect();
     versions.extend((0..stored.len()).map(|length| stored[..length].to_vec()));
-    versions.push([&stored[..], b"\0"].concat());
+    versions.push([&stored[..], &b"\0"[..]].concat());
     for (number, changed) in versions.iter().enumerate() {
         fs::write(folder.path(), changed).unwrap();
         let error = folder.store.verify(LOCATION, &written).await.unwrap_err();
@@ -235,7 +240,7 @@ async fn a_writer_that_is_dropped_leaves_nothing() {
     let folder = Folder::new();
     let endless = source(&entries(5, 900_000, 1)).chain(stream::pending());
     let mut writing = Box::pin(folder.store.write(LOCATION, endless));
-    while folder.files().is_empty() {
+    while folder.has_nothing() {
         let turn = tokio::time::sleep(Duration::from_millis(5));
         let ended = future::select(writing.as_mut(), Box::pin(turn)).await;
         assert!(matches!(ended, future::Either::Right(_)), "the source has no end");
@@ -287,7 +292,7 @@ async fn only_the_owner_can_read_files() {
     let folder = Folder::new();
     let endless = source(&entries(2, 900_000, 1)).chain(stream::pending());
     let mut writing = Box::pin(folder.store.write("5f0c/incomplete", endless));
-    while folder.files().is_empty() {
+    while folder.has_nothing() {
         let turn = tokio::time::sleep(Duration::from_millis(5));
         future::select(writing.as_mut(), Box::pin(turn)).await;
     }
