@@ -27,8 +27,8 @@ pub struct Versitygw {
     /// URL of the server.
     pub endpoint: String,
     port: u16,
-    folder: TempDir,
     process: Child,
+    folder: TempDir,
 }
 
 impl Versitygw {

@@ -181,7 +181,8 @@ impl BucketUpload {
                 let begun = bucket
                     .store
                     .put_multipart_opts(&self.path, PutMultipartOptions::default());
-                none.insert(bucket.request(begun).await?)
+                let begun = bucket.request(begun).await?;
+                none.insert(begun)
             }
         };
         bucket.request(multipart.put_part(part.into())).await

@@ -5,6 +5,7 @@ use super::{limits::Limits, location::Location};
 use crate::error::StoreError;
 use bytes::Bytes;
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
     ops::Range,
@@ -117,7 +118,6 @@ impl Directory {
 }
 
 /// A file that is read. It stays what it is if another one is written at its location.
-#[derive(Clone)]
 pub(super) struct StoredFile {
     directory: Directory,
     file: Arc<File>,
@@ -244,12 +244,12 @@ fn create(root: &Path, path: &Path) -> io::Result<(Incomplete, File)> {
 fn create_incomplete(parent: &Path, name: &str) -> io::Result<(Incomplete, File)> {
     for number in 0..MAX_WRITERS {
         let path = parent.join(format!(".{name}.{number}{INCOMPLETE}"));
-        let options = OpenOptions::new()
+        let opened = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(FILE_MODE)
             .open(&path);
-        let file = match options {
+        let file = match opened {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
@@ -291,6 +291,6 @@ fn remove_incomplete(parent: &Path, name: &str) {
 
 /// The directory of a location, and its name there.
 fn parts(path: &Path) -> (&Path, &str) {
-    let name = path.file_name().and_then(|name| name.to_str());
+    let name = path.file_name().and_then(OsStr::to_str);
     (path.parent().unwrap_or(path), name.unwrap_or_default())
 }

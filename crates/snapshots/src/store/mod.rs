@@ -239,11 +239,9 @@ async fn fill<E: Error + 'static>(
         let (batch, is_last) = next_batch(entries.as_mut()).await.map_err(WriteError::Source)?;
         // Compressing takes a processor for some time, which the async runtime should not wait for.
         let encoding = spawn_blocking(move || encoder.push(&batch).map(|stored| (encoder, stored)));
-        let stored;
-        (encoder, stored) = encoding
-            .await
-            .map_err(|error| ended(&error))?
-            .map_err(WriteError::Damaged)?;
+        let encoded = encoding.await.map_err(|error| ended(&error))?;
+        let (rest, stored) = encoded.map_err(WriteError::Damaged)?;
+        encoder = rest;
         upload.write(&stored).await?;
         if is_last {
             break;
