@@ -144,7 +144,8 @@ impl Decoder {
         }
         *stored = &stored[taken..];
         self.records.extend_from_slice(&self.step[..given]);
-        self.has_more = given == self.step.len();
+        // Not only if the step is full: the decompressor gives out at most its window at a time, and may have taken all of its input before.
+        self.has_more = given > 0;
         self.is_stream_over = status == Status::StreamEnd;
         Ok(())
     }

@@ -137,6 +137,17 @@ fn large_snapshots_come_in_batches() {
 }
 
 #[test]
+fn few_bytes_give_much_until_the_end() {
+    for length in [31 << 10, 32 << 10, 33 << 10, 64 << 10, 100 << 10, 1 << 20] {
+        let entries = [entry("a", b"v"), entry("b", &vec![0; length])];
+        let (stored, written) = encode(&entries, 1);
+        for piece in [1, 100, stored.len()] {
+            assert!(decode(&stored, &written, piece).unwrap() == entries, "{length} {piece}");
+        }
+    }
+}
+
+#[test]
 fn a_truncated_snapshot_is_damaged_wherever_it_ends() {
     let (stored, written) = encode(&few(), 2);
     for length in 0..stored.len() {
