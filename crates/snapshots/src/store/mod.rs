@@ -97,7 +97,8 @@ impl Store {
     /// replaces what is there, and what a killed try left. Entries come in ascending order of their keys.
     ///
     /// It is there as a whole or not at all: while it is written, when this fails, and when the future is dropped, the location has what it
-    /// had before. Of several that write at the same time, the last one to finish remains.
+    /// had before. Only if the store does not answer to the last request of all, the snapshot may be there although this fails. Of several
+    /// that write at the same time, the last one to finish remains.
     ///
     /// # Errors
     /// The source fails, an entry cannot be stored, or the store fails.
@@ -240,14 +241,14 @@ async fn fill<E: Error + 'static>(
         // Compressing takes a processor for some time, which the async runtime should not wait for.
         let encoding = spawn_blocking(move || encoder.push(&batch).map(|stored| (encoder, stored)));
         let encoded = encoding.await.map_err(|error| ended(&error))?;
-        let (rest, stored) = encoded.map_err(WriteError::Damaged)?;
+        let (rest, stored) = encoded.map_err(WriteError::<E>::Damaged)?;
         encoder = rest;
         upload.write(&stored).await?;
         if is_last {
             break;
         }
     }
-    let (stored, written) = encoder.finish().map_err(WriteError::Damaged)?;
+    let (stored, written) = encoder.finish().map_err(WriteError::<E>::Damaged)?;
     upload.write(&stored).await?;
     upload.finish().await?;
     Ok(written)
