@@ -13,10 +13,10 @@ const BUCKET: &str = "snapshots";
 const LOCATION: &str = "5f0c/91ab";
 /// Where the server has parts of uploads.
 const PARTS: &str = "snapshots/.sgwtmp/multipart";
-/// Bytes of an entry. What is written is not compressible, and 20 of them are three parts.
+/// Bytes of an entry. What is written is not compressible, and 10 of them are two parts.
 const VALUE: usize = 1_000_000;
 const FEW: u32 = 3;
-const MANY: u32 = 20;
+const MANY: u32 = 10;
 
 fn store(server: &Versitygw, bucket: &str, secret: &str) -> Store {
     let options = [
