@@ -48,7 +48,7 @@ pub enum ReadError {
     Store(#[from] StoreError),
 }
 
-/// Why a snapshot was not written. Nothing is at the location then, or what was there before.
+/// Why a snapshot was not written. No part of it is at its location then.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError<E: Error + 'static> {
     /// The source of the entries failed.

@@ -144,7 +144,8 @@ impl Decoder {
         }
         *stored = &stored[taken..];
         self.records.extend_from_slice(&self.step[..given]);
-        self.has_more = given == self.step.len();
+        // Not only if the step is full: the decompressor gives out at most its window at a time, and may have taken all of its input before.
+        self.has_more = given > 0;
         self.is_stream_over = status == Status::StreamEnd;
         Ok(())
     }
@@ -198,12 +199,14 @@ impl Decoder {
             return Ok(());
         };
         let found = (self.objects, self.bytes);
-        if found != (objects, bytes) || found != (self.expected_objects, self.expected_bytes) {
-            let (objects, bytes) = found;
+        if found != (objects, bytes) {
             return damaged(format!(
-                "it has {objects} objects of {bytes} bytes, not {} of {}",
-                self.expected_objects, self.expected_bytes
+                "it counts {objects} objects of {bytes} bytes, and has {found:?}"
             ));
+        }
+        let expected = (self.expected_objects, self.expected_bytes);
+        if found != expected {
+            return damaged(format!("its objects and their bytes are {found:?}, not {expected:?}"));
         }
         self.read += END;
         self.is_end_read = true;

@@ -76,9 +76,7 @@ impl Encoder {
         }
         let size = key.len().saturating_add(value.len());
         if size > MAX_ENTRY_BYTES {
-            return Err(format!(
-                "object {number} has {size} bytes, more than {MAX_ENTRY_BYTES}"
-            ));
+            return Err(format!("object {number} has {size} bytes, more than {MAX_ENTRY_BYTES}"));
         }
         for part in [key, value] {
             let length = u32::try_from(part.len()).map_err(|error| error.to_string())?;

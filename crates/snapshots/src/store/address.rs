@@ -35,7 +35,9 @@ impl Address {
             return if path.is_absolute() {
                 Ok(Self::Directory(path))
             } else {
-                invalid(format!("the URL {url} is not file:/// and the absolute path of a directory"))
+                invalid(format!(
+                    "the URL {url} is not file:/// and the absolute path of a directory"
+                ))
             };
         }
         let Some(rest) = url.strip_prefix("s3://") else {
@@ -104,7 +106,9 @@ fn check_endpoint(name: &str, url: &str, allows_http: bool) -> Result<(), Invali
         return invalid(format!("{name} is not a URL that begins with https:// or http://"));
     }
     if !allows_http {
-        return invalid(format!("{name} is a URL without TLS: set AWS_ALLOW_HTTP=true if others may read the snapshots"));
+        return invalid(format!(
+            "{name} is a URL without TLS: set AWS_ALLOW_HTTP=true if others may read the snapshots"
+        ));
     }
     Ok(())
 }
@@ -125,7 +129,11 @@ mod tests {
     }
 
     fn options(options: &[(&str, &str)]) -> Result<Options, InvalidStore> {
-        Options::parse(options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        Options::parse(
+            options
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        )
     }
 
     #[test]
@@ -140,8 +148,18 @@ mod tests {
             assert_eq!(Address::parse(url).unwrap(), expected, "{url}");
         }
         for url in [
-            "", "/var/lib", "file://", "file://host/path", "s3://", "s3:///prefix", "s3://b/a//b", "s3://b/../a", "s3://b//a",
-            "https://bucket.s3.amazonaws.com", "gs://bucket", "S3://bucket",
+            "",
+            "/var/lib",
+            "file://",
+            "file://host/path",
+            "s3://",
+            "s3:///prefix",
+            "s3://b/a//b",
+            "s3://b/../a",
+            "s3://b//a",
+            "https://bucket.s3.amazonaws.com",
+            "gs://bucket",
+            "S3://bucket",
         ] {
             assert!(Address::parse(url).is_err(), "{url}");
         }
@@ -149,7 +167,11 @@ mod tests {
 
     #[test]
     fn credentials_in_urls_are_refused_and_not_repeated() {
-        for url in ["s3://key:secret@bucket/a", "https://u:secret@host/", "s3://bucket/a?token=secret"] {
+        for url in [
+            "s3://key:secret@bucket/a",
+            "https://u:secret@host/",
+            "s3://bucket/a?token=secret",
+        ] {
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("secret"));
         }

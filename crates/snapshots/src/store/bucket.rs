@@ -41,18 +41,22 @@ impl Bucket {
             max_retries: limits.max_repeats,
             retry_timeout: limits.repeat,
         };
-        let mut builder = AmazonS3Builder::new()
-            .with_client_options(client)
-            .with_retry(retry);
+        let mut builder = AmazonS3Builder::new().with_client_options(client).with_retry(retry);
         for (key, value) in options.of_client {
             builder = builder.with_config(key, value);
         }
         // Not all servers can delete several objects with one request, which is never needed here.
         let builder = builder.with_bucket_name(name).with_disable_bulk_delete(true);
-        let store = builder.build().map_err(|error| InvalidStore(secrets.hide(&error.to_string())))?;
+        let store = builder
+            .build()
+            .map_err(|error| InvalidStore(secrets.hide(&error.to_string())))?;
         Ok(Self {
             store: Arc::new(store),
-            prefix: if prefix.is_empty() { "".into() } else { format!("{prefix}/").into() },
+            prefix: if prefix.is_empty() {
+                "".into()
+            } else {
+                format!("{prefix}/").into()
+            },
             secrets: Arc::new(secrets),
             limits,
         })
@@ -147,7 +151,10 @@ impl BucketUpload {
     pub(super) async fn finish(&mut self) -> Result<(), StoreError> {
         let rest = self.buffer.split().freeze();
         if self.multipart.is_none() {
-            let put = self.bucket.store.put_opts(&self.path, rest.into(), PutOptions::default());
+            let put = self
+                .bucket
+                .store
+                .put_opts(&self.path, rest.into(), PutOptions::default());
             return self.bucket.request(put).await.map(drop);
         }
         if !rest.is_empty() {
@@ -171,8 +178,11 @@ impl BucketUpload {
         let multipart = match &mut self.multipart {
             Some(multipart) => multipart,
             none => {
-                let begun = bucket.store.put_multipart_opts(&self.path, PutMultipartOptions::default());
-                none.insert(bucket.request(begun).await?)
+                let begun = bucket
+                    .store
+                    .put_multipart_opts(&self.path, PutMultipartOptions::default());
+                let begun = bucket.request(begun).await?;
+                none.insert(begun)
             }
         };
         bucket.request(multipart.put_part(part.into())).await

@@ -5,12 +5,16 @@ use super::{limits::Limits, location::Location};
 use crate::error::StoreError;
 use bytes::Bytes;
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
     ops::Range,
     os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::{io::AsyncWriteExt as _, task::spawn_blocking};
 
@@ -41,11 +45,11 @@ impl Directory {
 
     pub(super) async fn upload(&self, location: &Location) -> Result<FileUpload, StoreError> {
         let path = self.root.join(location.as_str());
-        let (file, incomplete) = self.run(move |root| create(root, &path)).await?;
+        let (incomplete, file) = self.run(move |root| create(root, &path)).await?;
         Ok(FileUpload {
             directory: self.clone(),
+            incomplete: Some(Arc::new(incomplete)),
             file: tokio::fs::File::from_std(file),
-            incomplete: Some(incomplete),
             path: self.root.join(location.as_str()),
         })
     }
@@ -114,7 +118,6 @@ impl Directory {
 }
 
 /// A file that is read. It stays what it is if another one is written at its location.
-#[derive(Clone)]
 pub(super) struct StoredFile {
     directory: Directory,
     file: Arc<File>,
@@ -140,9 +143,9 @@ impl StoredFile {
 /// A file that is written, under another name until it is finished. It is locked, so that others can see that its writer lives.
 pub(super) struct FileUpload {
     directory: Directory,
+    /// None when it has its name. It is dropped before the file is, so that nobody else has the name before it is deleted.
+    incomplete: Option<Arc<Incomplete>>,
     file: tokio::fs::File,
-    /// None when it has its name.
-    incomplete: Option<PathBuf>,
     path: PathBuf,
 }
 
@@ -166,8 +169,11 @@ impl FileUpload {
         };
         let path = self.path.clone();
         let renamed = move |root: &Path| -> io::Result<()> {
-            fs::rename(&incomplete, &path)?;
-            let directories = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root));
+            incomplete.rename(&path)?;
+            let directories = path
+                .ancestors()
+                .skip(1)
+                .take_while(|directory| directory.starts_with(root));
             directories.map(|directory| File::open(directory)?.sync_all()).collect()
         };
         self.directory.run(renamed).await?;
@@ -177,16 +183,35 @@ impl FileUpload {
 
     pub(super) async fn abort(&mut self) {
         if let Some(incomplete) = self.incomplete.take() {
-            // What cannot be deleted is deleted with the location.
-            let _ = self.directory.run(move |_| fs::remove_file(&incomplete)).await;
+            let deleted = self.directory.run(move |_| {
+                drop(incomplete);
+                Ok(())
+            });
+            // What cannot be deleted now is deleted with the location.
+            let _ = deleted.await;
         }
     }
 }
 
-impl Drop for FileUpload {
+/// A file that is not complete. It is deleted when this is dropped.
+struct Incomplete {
+    path: PathBuf,
+    /// Then another one may have the path.
+    is_renamed: AtomicBool,
+}
+
+impl Incomplete {
+    fn rename(&self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.path, path)?;
+        self.is_renamed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for Incomplete {
     fn drop(&mut self) {
-        if let Some(incomplete) = self.incomplete.take() {
-            let _ = fs::remove_file(incomplete);
+        if !self.is_renamed.load(Ordering::Acquire) {
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -200,7 +225,7 @@ fn check_root(root: &Path) -> io::Result<()> {
 }
 
 /// Creates a file for what will be at `path`, and the directories above it.
-fn create(root: &Path, path: &Path) -> io::Result<(File, PathBuf)> {
+fn create(root: &Path, path: &Path) -> io::Result<(Incomplete, File)> {
     check_root(root)?;
     let (parent, name) = parts(path);
     let mut tries = 0;
@@ -216,18 +241,26 @@ fn create(root: &Path, path: &Path) -> io::Result<(File, PathBuf)> {
     }
 }
 
-fn create_incomplete(parent: &Path, name: &str) -> io::Result<(File, PathBuf)> {
+fn create_incomplete(parent: &Path, name: &str) -> io::Result<(Incomplete, File)> {
     for number in 0..MAX_WRITERS {
         let path = parent.join(format!(".{name}.{number}{INCOMPLETE}"));
-        let options = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path);
-        let file = match options {
+        let opened = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(FILE_MODE)
+            .open(&path);
+        let file = match opened {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
         // Another one may look at it before it is locked, and delete it.
         let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         if !is_taken && file.metadata()?.nlink() > 0 {
-            return Ok((file, path));
+            let incomplete = Incomplete {
+                path,
+                is_renamed: AtomicBool::new(false),
+            };
+            return Ok((incomplete, file));
         }
     }
     Err(io::Error::other("too many write at the same location"))
@@ -258,6 +291,6 @@ fn remove_incomplete(parent: &Path, name: &str) {
 
 /// The directory of a location, and its name there.
 fn parts(path: &Path) -> (&Path, &str) {
-    let name = path.file_name().and_then(|name| name.to_str());
+    let name = path.file_name().and_then(OsStr::to_str);
     (path.parent().unwrap_or(path), name.unwrap_or_default())
 }

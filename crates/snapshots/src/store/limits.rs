@@ -34,7 +34,9 @@ impl Limits {
     pub(super) async fn wait<T>(self, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         tokio::time::timeout(self.total, request).await.unwrap_or_else(|_| {
             let seconds = self.total.as_secs_f32();
-            Err(StoreError::Unreachable(format!("it did not answer within {seconds} seconds")))
+            Err(StoreError::Unreachable(format!(
+                "it did not answer within {seconds} seconds"
+            )))
         })
     }
 }

@@ -12,7 +12,9 @@ impl Location {
         if text.split('/').all(is_name) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(StoreError::Denied(format!("{text:?} cannot be the location of a snapshot")))
+            Err(StoreError::Denied(format!(
+                "{text:?} cannot be the location of a snapshot"
+            )))
         }
     }
 
@@ -46,8 +48,8 @@ mod tests {
             assert_eq!(Location::parse(text).unwrap().to_string(), text);
         }
         for text in [
-            "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/../b", ".a", "a/.b", "a b", "a\\b", "a\nb", "a%2f",
-            "a#1", "\u{e4}", "a\0",
+            "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/../b", ".a", "a/.b", "a b", "a\\b", "a\nb",
+            "a%2f", "a#1", "\u{e4}", "a\0",
         ] {
             assert!(matches!(Location::parse(text), Err(StoreError::Denied(_))), "{text:?}");
         }

@@ -164,10 +164,18 @@ mod tests {
         };
         let (object, bucket) = (missing("<Code>NoSuchKey</Code>"), missing("<Code>NoSuchBucket</Code>"));
         assert!(is_missing_object(&object) && !is_missing_object(&bucket));
-        assert_eq!(secrets().classify(&bucket), StoreError::NotFound("NoSuchBucket".to_owned()));
-        assert!(matches!(secrets().classify(&generic("no route")), StoreError::Unreachable(text) if text.contains("no route")));
+        assert_eq!(
+            secrets().classify(&bucket),
+            StoreError::NotFound("NoSuchBucket".to_owned())
+        );
+        assert!(
+            matches!(secrets().classify(&generic("no route")), StoreError::Unreachable(text) if text.contains("no route"))
+        );
         let expired = generic("<Code>ExpiredToken</Code><Message>It has expired.</Message>");
-        assert_eq!(secrets().classify(&expired), StoreError::Denied("ExpiredToken: It has expired.".to_owned()));
+        assert_eq!(
+            secrets().classify(&expired),
+            StoreError::Denied("ExpiredToken: It has expired.".to_owned())
+        );
         assert!(!is_missing_object(&expired));
         // As errors about uploads of several parts are.
         let no_bucket = generic("<Code>NoSuchBucket</Code>");

@@ -90,17 +90,15 @@ impl Store {
             }
             Address::Directory(path) => Place::Directory(Directory::new(path, limits)),
         };
-        Ok(Self {
-            place,
-            url: url.into(),
-        })
+        Ok(Self { place, url: url.into() })
     }
 
     /// Writes a snapshot at `location` (a path such as `TENANT-UID/SNAPSHOT-UID`: names of letters, digits and `-_.=`, separated by `/`). It
     /// replaces what is there, and what a killed try left. Entries come in ascending order of their keys.
     ///
     /// It is there as a whole or not at all: while it is written, when this fails, and when the future is dropped, the location has what it
-    /// had before. Of several that write at the same time, the last one to finish remains.
+    /// had before. Only if the store does not answer to the last request of all, the snapshot may be there although this fails. Of several
+    /// that write at the same time, the last one to finish remains.
     ///
     /// # Errors
     /// The source fails, an entry cannot be stored, or the store fails.
@@ -144,7 +142,9 @@ impl Store {
             .map_ok(|reading| {
                 stream::try_unfold(reading, |reading: Reading| async move {
                     let next = reading.next().await?;
-                    Ok::<_, ReadError>(next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok::<_, ReadError>)), rest)))
+                    Ok::<_, ReadError>(
+                        next.map(|(entries, rest)| (stream::iter(entries.into_iter().map(Ok::<_, ReadError>)), rest)),
+                    )
                 })
             })
             .try_flatten()
@@ -187,7 +187,9 @@ impl Store {
         if stored.read(0..CHECK_CONTENTS.len() as u64).await? == CHECK_CONTENTS {
             Ok(())
         } else {
-            Err(StoreError::Unreachable("what is read is not what was written".to_owned()))
+            Err(StoreError::Unreachable(
+                "what is read is not what was written".to_owned(),
+            ))
         }
     }
 
@@ -238,17 +240,15 @@ async fn fill<E: Error + 'static>(
         let (batch, is_last) = next_batch(entries.as_mut()).await.map_err(WriteError::Source)?;
         // Compressing takes a processor for some time, which the async runtime should not wait for.
         let encoding = spawn_blocking(move || encoder.push(&batch).map(|stored| (encoder, stored)));
-        let stored;
-        (encoder, stored) = encoding
-            .await
-            .map_err(|error| ended(&error))?
-            .map_err(WriteError::Damaged)?;
+        let encoded = encoding.await.map_err(|error| ended(&error))?;
+        let (rest, stored) = encoded.map_err(WriteError::<E>::Damaged)?;
+        encoder = rest;
         upload.write(&stored).await?;
         if is_last {
             break;
         }
     }
-    let (stored, written) = encoder.finish().map_err(WriteError::Damaged)?;
+    let (stored, written) = encoder.finish().map_err(WriteError::<E>::Damaged)?;
     upload.write(&stored).await?;
     upload.finish().await?;
     Ok(written)

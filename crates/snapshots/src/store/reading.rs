@@ -29,7 +29,9 @@ impl Reading {
         let stored = store.open(&location).await?.ok_or(ReadError::NotFound)?;
         let (size, expected_size) = (stored.size(), expected.stored_bytes);
         if size != expected_size {
-            return Err(ReadError::Damaged(format!("{size} bytes are stored, not {expected_size}")));
+            return Err(ReadError::Damaged(format!(
+                "{size} bytes are stored, not {expected_size}"
+            )));
         }
         Ok(Self {
             stored,
@@ -92,7 +94,9 @@ impl Reading {
 
     fn finish(self) -> Result<(), ReadError> {
         if hex(&self.hash.finalize()) != self.expected.checksum {
-            return Err(ReadError::Damaged("its checksum is not that of what was written".to_owned()));
+            return Err(ReadError::Damaged(
+                "its checksum is not that of what was written".to_owned(),
+            ));
         }
         Ok(self.decoder.finish()?)
     }

@@ -9,7 +9,11 @@ use std::ops::Range;
 
 /// Something that is in a store.
 pub(super) enum Stored {
-    Object { bucket: Bucket, location: Location, size: u64 },
+    Object {
+        bucket: Bucket,
+        location: Location,
+        size: u64,
+    },
     File(StoredFile),
 }
 
