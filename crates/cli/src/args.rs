@@ -24,6 +24,7 @@ use crate::nodes::NodesArguments;
 use crate::output::{ObjectFormat, OutputFormat};
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
+use crate::snapshot::SnapshotCommand;
 use crate::token::TokenCommand;
 use crate::usage::UsageArguments;
 
@@ -98,6 +99,11 @@ pub(crate) enum Command {
     Sleep(SleepArguments),
     /// Wake a tenant that sleeps.
     Wake(SleepArguments),
+    /// Take snapshots of what a tenant stores, and set the tenant back to one.
+    Snapshot {
+        #[command(subcommand)]
+        command: SnapshotCommand,
+    },
     /// Show the nodes of host node pools, or of one tenant.
     #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
     Nodes(NodesArguments),
@@ -302,6 +308,11 @@ mod tests {
             "berth usage --by team",
             "berth usage --by=",
             "berth usage -o name",
+            "berth snapshot",
+            "berth snapshot create",
+            "berth snapshot create a --ttl 5",
+            "berth snapshot restore a",
+            "berth snapshot delete",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -335,6 +346,11 @@ mod tests {
             "berth usage team/a b --month 2026-11 --by tenant,day --currency EUR -o csv",
             "berth usage --from 2026-11-01 --to 2026-11-02 --by project --by pool -o focus",
             "berth usage --to 2026-11-02 -o wide",
+            "berth snapshot create team/a --name b --ttl 72h --wait --timeout 1m",
+            "berth snapshot ls",
+            "berth snapshot list team/a -o name",
+            "berth snapshot restore team/a b -y --without-saving --wait",
+            "berth snapshot delete a b -n team",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

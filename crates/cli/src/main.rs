@@ -28,6 +28,7 @@ mod quota;
 mod restore;
 mod simulate;
 mod sleep;
+mod snapshot;
 mod tenant;
 mod tenant_kubeconfig;
 mod token;
@@ -96,6 +97,7 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Disconnect(arguments) => connect::disconnect(host, &arguments),
         Command::Sleep(arguments) => sleep::run(host, sleep::Request::Sleep, &arguments).await,
         Command::Wake(arguments) => sleep::run(host, sleep::Request::Wake, &arguments).await,
+        Command::Snapshot { command } => snapshot::run(host, &command).await,
         Command::Nodes(arguments) => nodes::run(host, &arguments).await,
         Command::Logs(arguments) => logs::run(host, &arguments).await,
         Command::Doctor(arguments) => doctor::run(host, &arguments).await,

@@ -37,7 +37,7 @@ pub(super) fn parse_node_group(text: &str) -> Result<NodeGroup, String> {
 ///
 /// # Errors
 /// It is none, or shorter than a minute, which the API refuses.
-pub(super) fn parse_lifetime(text: &str) -> Result<KubeDuration, String> {
+pub(crate) fn parse_lifetime(text: &str) -> Result<KubeDuration, String> {
     let mut rest = text;
     // Digits that the API allows before each unit.
     for (unit, most) in [('h', 5), ('m', 5), ('s', 6)] {

@@ -2,6 +2,8 @@
 
 mod build;
 
+pub(crate) use build::parse_lifetime;
+
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,7 +8,7 @@
 //! | none | the request is checked; the snapshot is read as a whole and compared | the same again |
 //! | Saving | user and components of the tenant are stopped; a snapshot is taken of what is there | the same again |
 //! | Replacing | all keys are deleted, and those of the snapshot are written | the same again, from the beginning |
-//! | Replaced | host and encryption are told; the last key is written, and the record deleted | the same again |
+//! | Replaced | the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
 //!
 //! docs/adr/XXXX says why it is done so.
 //!
