@@ -206,6 +206,8 @@ impl TestCluster {
         } else {
             free_port().unwrap()
         };
+        let snapshots = home.snapshots();
+        std::fs::create_dir_all(&snapshots).unwrap();
         let flags = [
             ("kubeconfig", path(&home.control_kubeconfig())),
             ("runtime", "process".into()),
@@ -216,6 +218,7 @@ impl TestCluster {
             ("datastore-ca", path(&datastore.ca_cert)),
             ("datastore-ca-key", path(&datastore.ca_key)),
             ("syncer-binary", path(&binary("berth-syncer"))),
+            ("snapshot-store", format!("file://{}", path(&snapshots))),
             ("admin-address", format!("127.0.0.1:{port}")),
             ("identity", identity.into()),
             ("without-class", "BuiltInDefaults".into()),

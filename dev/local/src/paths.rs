@@ -145,6 +145,11 @@ impl Home {
         self.root.join("tenants")
     }
 
+    /// Snapshots of what tenants store.
+    pub fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
+    }
+
     /// The data of an etcd.
     pub fn data(&self, name: &str) -> PathBuf {
         self.root.join("data").join(name)

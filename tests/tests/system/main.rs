@@ -49,6 +49,7 @@ mod sleep_commands;
 mod sleep_cron;
 mod sleep_random;
 mod sleep_use;
+mod snapshots;
 mod unreadable;
 mod usage;
 mod user_claims;
@@ -147,6 +148,8 @@ fn main() -> ExitCode {
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
                 node_recycling::nodes_that_somebody_marks_are_scrubbed,
+                snapshots::a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_no_right,
+                snapshots::damaged_and_foreign_snapshots_are_refused_and_nothing_is_touched,
                 restore::copy::the_objects_of_a_deleted_tenant_are_read_in_a_backup,
             ]),
             that_stop_control(),
@@ -168,6 +171,7 @@ fn that_stop_control() -> Group {
         credentials::old_certificates_are_refused_after_a_rotation_while_control_is_killed,
         credentials::a_secret_in_the_way_stops_neither_access_rules_nor_a_rotation,
         encryption::secrets_are_encrypted_in_etcd_and_read_after_a_restart_and_a_rotation,
+        snapshots::control_is_killed_while_a_tenant_is_set_back,
         restore::encryption::a_tenant_whose_keys_are_lost_goes_on_once_they_are_restored,
         restore::keys::kubeconfigs_are_accepted_again_once_the_keys_of_a_tenant_are_restored,
         restore::datastore::tenants_are_as_in_the_backup_and_what_it_lacks_is_not_lost,

@@ -168,6 +168,12 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         ca_key,
         ..
     } = cluster.datastore();
+    let snapshots = home.snapshots();
+    fs::create_dir_all(&snapshots).map_err(|source| Error::File {
+        action: "create",
+        path: snapshots.clone(),
+        source,
+    })?;
     let mut spec = ProcessSpec::new(CONTROL, &program, home.log(CONTROL));
     let path = |path: PathBuf| path.display().to_string();
     spec.args = [
@@ -180,6 +186,7 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         ("--datastore-ca", path(ca_cert)),
         ("--datastore-ca-key", path(ca_key)),
         ("--syncer-binary", path(syncer.clone())),
+        ("--snapshot-store", format!("file://{}", snapshots.display())),
         ("--admin-address", format!("127.0.0.1:{}", cluster.ports().control)),
         // There is only one: after a restart it takes its own lease at once.
         ("--identity", "local".into()),

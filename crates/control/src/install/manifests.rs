@@ -53,12 +53,15 @@ fn control_rules() -> Vec<PolicyRule> {
                 "organizations",
                 "projects",
                 "tenantclasses",
+                "tenantsnapshots",
                 "schedulepolicies",
             ],
             &READ,
         ),
         // Tenants that have expired are deleted.
         rule("berth.dev", &["tenantclusters"], &["patch", "delete"]),
+        // Those of schedules and before restores. They have a finalizer.
+        rule("berth.dev", &["tenantsnapshots"], &["create", "patch", "delete"]),
         // Their finalizer.
         rule("berth.dev", &["organizations", "projects"], &["patch"]),
         rule(
@@ -69,8 +72,10 @@ fn control_rules() -> Vec<PolicyRule> {
                 "organizations/status",
                 "projects/status",
                 "tenantclasses/status",
+                "tenantsnapshots/status",
                 "schedulepolicies/status",
                 "tenantclusters/finalizers",
+                "tenantsnapshots/finalizers",
                 "organizations/finalizers",
                 "projects/finalizers",
             ],

@@ -1,0 +1,233 @@
+//! Snapshots of what tenants store, and restores: everything of the snapshot is there again, and nothing else.
+
+use crate::{
+    encryption::{create_secret, read_secret, set_rules, until_encrypted},
+    sleep::{create_namespace_as_eve, kill_control},
+};
+use berth_api::{
+    SnapshotPhase, TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
+    conditions::{self, READY, RESTORED},
+    labels,
+};
+use berth_tests::{
+    objects::apply,
+    sleep::{request, status},
+    tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
+    wait::{SOON, until, until_true},
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+/// Objects in the namespace of the tenant that is deleted and comes back.
+const MAPS: usize = 150;
+/// That namespace.
+const WORK: &str = "work";
+
+async fn fill(tenant: &Tenant) {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORK}});
+    apply(&tenant.client, "", &namespace).await.unwrap();
+    for number in 0..MAPS {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")},
+            "data": {"number": number.to_string()}});
+        apply(&tenant.client, WORK, &map).await.unwrap();
+    }
+}
+
+/// The numbers in the ConfigMaps of the namespace.
+async fn read_maps(tenant: &Tenant) -> Result<BTreeMap<String, String>, String> {
+    let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), WORK);
+    let listed = maps.list(&kube::api::ListParams::default()).await;
+    let items = listed.map_err(|error| error.to_string())?.items;
+    let numbers = items.into_iter().filter_map(|map| {
+        let number = map.data?.remove("number")?;
+        Some((map.metadata.name?, number))
+    });
+    Ok(numbers.collect())
+}
+
+async fn delete_work(tenant: &Tenant) {
+    let namespaces: Api<Namespace> = Api::all(tenant.client.clone());
+    namespaces.delete(WORK, &DeleteParams::default()).await.unwrap();
+    until_true("the namespace is gone", SOON, async || {
+        matches!(namespaces.get_opt(WORK).await, Ok(None))
+    })
+    .await;
+}
+
+fn snapshots(host: &TestCluster, namespace: &str) -> Api<TenantSnapshot> {
+    Api::namespaced(host.client.clone(), namespace)
+}
+
+/// Takes a snapshot, and waits until it is completed.
+async fn take(host: &TestCluster, tenant: &Tenant, name: &str) -> TenantSnapshotStatus {
+    let spec = TenantSnapshotSpec {
+        tenant_cluster_name: tenant.name.clone(),
+        ttl: None,
+    };
+    let snapshots = snapshots(host, &tenant.namespace);
+    let created = snapshots.create(&PostParams::default(), &TenantSnapshot::new(name, spec)).await;
+    created.unwrap();
+    until("the snapshot is completed", SOON, async || {
+        let snapshot = snapshots.get(name).await.map_err(|error| error.to_string())?;
+        match snapshot.phase() {
+            SnapshotPhase::Completed => Ok(snapshot.status.unwrap_or_default()),
+            _ => Err(format!("{:?}", snapshot.status)),
+        }
+    })
+    .await
+}
+
+/// The file of a snapshot.
+fn file(host: &TestCluster, status: &TenantSnapshotStatus) -> PathBuf {
+    host.home().snapshots().join(status.location.as_ref().unwrap())
+}
+
+async fn ask(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
+    let patch = json!({"metadata": {"annotations": {labels::RESTORE_SNAPSHOT: snapshot}}});
+    let patched = host.tenants(&tenant.namespace).patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&patch));
+    patched.await.unwrap();
+}
+
+/// Waits until the tenant was set back to a snapshot and is ready.
+async fn until_restored(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
+    until(&format!("{} is set back", tenant.name), 2 * SOON, async || {
+        let status = status(host, tenant).await?;
+        let restore = status.restore.clone();
+        let is_done = restore.is_some_and(|restore| restore.snapshot_name == snapshot && restore.completed_at.is_some());
+        let is_met = |kind| conditions::is_true(&status.conditions, kind);
+        if is_done && is_met(RESTORED) && is_met(READY) {
+            Ok(())
+        } else {
+            Err(format!("{:?} {:?}", status.restore, status.conditions))
+        }
+    })
+    .await;
+}
+
+/// Waits until a restore was refused for a reason.
+async fn until_refused(host: &TestCluster, tenant: &Tenant, reason: &str) {
+    until(&format!("the restore is refused: {reason}"), SOON, async || {
+        let cluster = host.tenants(&tenant.namespace).get(&tenant.name).await;
+        let cluster = cluster.map_err(|error| error.to_string())?;
+        let status = cluster.status.clone().unwrap_or_default();
+        let restored = status.conditions.iter().find(|condition| condition.type_ == RESTORED);
+        match restored {
+            Some(found) if found.reason == reason && cluster.requested_restore().is_none() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_no_right(host: Arc<TestCluster>) {
+    let mut wanted = cluster("undo", &[]);
+    wanted.spec.access = serde_json::from_value(json!({"admins": [{"kind": "User", "name": "eve"}]})).unwrap();
+    let tenant = Tenant::create(&host, "snapshots-undo", &wanted).await;
+    fill(&tenant).await;
+    until("eve is an admin", SOON, async || create_namespace_as_eve(&tenant, "before").await).await;
+    let taken = take(&host, &tenant, "kept").await;
+    assert!(taken.objects.unwrap() > MAPS as u64, "{taken:?}");
+    assert!(file(&host, &taken).exists());
+
+    let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
+    let tenants = host.tenants(&tenant.namespace);
+    tenants.patch(&tenant.name, &PatchParams::default(), &nobody).await.unwrap();
+    until_true("eve is no admin any more", SOON, async || {
+        create_namespace_as_eve(&tenant, "between").await.is_err()
+    })
+    .await;
+    delete_work(&tenant).await;
+    let later = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}});
+    apply(&tenant.client, "default", &later).await.unwrap();
+
+    ask(&host, &tenant, "kept").await;
+    until_restored(&host, &tenant, "kept").await;
+    let maps = until("the objects are there again", SOON, async || read_maps(&tenant).await).await;
+    assert_eq!(maps.len(), MAPS);
+    assert_eq!(maps["map-7"], "7");
+    let others: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
+    assert!(others.get_opt("later").await.unwrap().is_none(), "it is newer than the snapshot");
+    assert!(create_namespace_as_eve(&tenant, "after").await.is_err());
+    // What was there before is saved, and the way back is open.
+    let saved = status(&host, &tenant).await.unwrap().restore.unwrap().saved_as.unwrap();
+    ask(&host, &tenant, &saved).await;
+    until_restored(&host, &tenant, &saved).await;
+    until("what is newer is there again", SOON, async || others.get("later").await).await;
+    let file = file(&host, &taken);
+    let all = snapshots(&host, &tenant.namespace);
+    all.delete("kept", &DeleteParams::default()).await.unwrap();
+    until_true("the file is deleted", SOON, async || !file.exists()).await;
+    tenant.delete(&host).await;
+}
+
+pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_touched(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "snapshots-refused", &cluster("refused", &[])).await;
+    let other = Tenant::create(&host, "snapshots-refused", &cluster("other", &[])).await;
+    fill(&tenant).await;
+    let taken = take(&host, &tenant, "damaged").await;
+    take(&host, &other, "foreign").await;
+    let path = file(&host, &taken);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let later = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}});
+    apply(&tenant.client, "default", &later).await.unwrap();
+    for (snapshot, reason) in [
+        ("damaged", "SnapshotDamaged"),
+        ("foreign", "OtherTenant"),
+        ("none", "SnapshotNotFound"),
+    ] {
+        ask(&host, &tenant, snapshot).await;
+        until_refused(&host, &tenant, reason).await;
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
+    maps.get("later").await.unwrap();
+    assert_eq!(read_maps(&tenant).await.unwrap().len(), MAPS);
+    assert!(status(&host, &tenant).await.unwrap().restore.is_none());
+    tenant.delete(&host).await;
+    other.delete(&host).await;
+}
+
+pub(crate) async fn control_is_killed_while_a_tenant_is_set_back(host: Arc<TestCluster>) {
+    const CLASS: &str = "snapshots-killed";
+    set_rules(&host, CLASS, &json!({})).await;
+    let mut wanted = cluster("killed", &[]);
+    wanted.spec.class_name = Some(CLASS.into());
+    let tenant = Tenant::create(&host, CLASS, &wanted).await;
+    let first = until_encrypted(&host, &tenant, None).await;
+    request(&host, &tenant, labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT).await;
+    let key = until_encrypted(&host, &tenant, Some(&first)).await;
+    create_secret(&tenant, "from-the-snapshot").await;
+    fill(&tenant).await;
+    let taken = take(&host, &tenant, "kept").await;
+    assert_eq!(taken.encryption_keys, [key]);
+    delete_work(&tenant).await;
+    for after in [&[100, 300][..], &[700, 50], &[1500], &[2500, 400]] {
+        ask(&host, &tenant, "kept").await;
+        kill_control(&host, after).await;
+        // A request that was removed and not recorded yet is lost with the process, and nothing else.
+        until("the restore is over, or asked for again", 2 * SOON, async || {
+            let status = status(&host, &tenant).await?;
+            let is_met = |kind| conditions::is_true(&status.conditions, kind);
+            if is_met(RESTORED) && is_met(READY) && read_maps(&tenant).await?.len() == MAPS {
+                return Ok(());
+            }
+            if is_met(READY) && host.tenants(&tenant.namespace).get(&tenant.name).await.is_ok_and(|cluster| cluster.requested_restore().is_none()) {
+                ask(&host, &tenant, "kept").await;
+            }
+            Err(format!("{:?} {:?}", status.restore, status.conditions))
+        })
+        .await;
+        assert_eq!(read_secret(&tenant).await.unwrap(), "from-the-snapshot");
+        until_restored(&host, &tenant, "kept").await;
+        delete_work(&tenant).await;
+    }
+    tenant.delete(&host).await;
+}
