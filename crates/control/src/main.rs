@@ -181,7 +181,8 @@ fn open_snapshot_store(args: &Args) -> Result<Option<Store>, AnyError> {
     };
     let invalid = |error| format!("--snapshot-store: {error}");
     // Texts that are not UTF-8 are no options of a store.
-    let options = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let options =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let of_store = options.filter(|(name, _)| name.starts_with("AWS_"));
     Ok(Some(Store::from_url(url, of_store).map_err(invalid)?))
 }

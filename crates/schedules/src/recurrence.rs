@@ -26,7 +26,9 @@ impl Recurrence {
             }
         })?;
         let zone = Zone::find(time_zone).ok_or_else(|| {
-            format!("timeZone {time_zone:?} is not in the IANA time zone database; use a name such as Europe/Berlin or UTC")
+            format!(
+                "timeZone {time_zone:?} is not in the IANA time zone database; use a name such as Europe/Berlin or UTC"
+            )
         })?;
         Ok(Self { openings, zone })
     }
@@ -75,9 +77,15 @@ mod tests {
     fn a_time_comes_once_also_when_the_clock_is_changed() {
         let nightly = Recurrence::parse("30 2 * * *", "Europe/Berlin").unwrap();
         // The clock is put back at 03:00: 02:30 comes twice.
-        assert_eq!(nightly.last(at("2026-10-25T02:00:00Z")), Some(at("2026-10-25T00:30:00Z")));
+        assert_eq!(
+            nightly.last(at("2026-10-25T02:00:00Z")),
+            Some(at("2026-10-25T00:30:00Z"))
+        );
         // It is put forward at 02:00: 02:30 is left out.
-        assert_eq!(nightly.last(at("2026-03-29T06:00:00Z")), Some(at("2026-03-29T01:00:00Z")));
+        assert_eq!(
+            nightly.last(at("2026-03-29T06:00:00Z")),
+            Some(at("2026-03-29T01:00:00Z"))
+        );
     }
 
     #[test]

@@ -146,7 +146,9 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
     match snapshot.phase() {
         SnapshotPhase::Pending | SnapshotPhase::Running => Ok(None),
         SnapshotPhase::Completed => Ok(Some(
-            { snapshot.status.as_ref() }.and_then(|status| status.objects).unwrap_or_default(),
+            { snapshot.status.as_ref() }
+                .and_then(|status| status.objects)
+                .unwrap_or_default(),
         )),
         SnapshotPhase::Failed => {
             let mut conditions = snapshot.status.iter().flat_map(|status| &status.conditions);
@@ -158,7 +160,9 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
 }
 
 async fn list(host: &Host, tenant: Option<&str>, output: ObjectFormat) -> Result<ExitCode, Error> {
-    let tenant = tenant.map(|text| TenantName::parse(text, &host.namespace)).transpose()?;
+    let tenant = tenant
+        .map(|text| TenantName::parse(text, &host.namespace))
+        .transpose()?;
     let namespace = tenant.as_ref().map_or(&host.namespace, |tenant| &tenant.namespace);
     let listed = snapshots_of(host, namespace).list(&ListParams::default()).await;
     let mut snapshots = listed.map_err(failed("list the snapshots"))?.items;
@@ -171,9 +175,17 @@ async fn list(host: &Host, tenant: Option<&str>, output: ObjectFormat) -> Result
         let created = snapshot.creation_timestamp().map(|created| created.0);
         (snapshot.spec.tenant_cluster_name.clone(), created, snapshot.name_any())
     });
-    let names: Vec<String> = snapshots.iter().map(|snapshot| resource_name(&snapshot.name_any())).collect();
+    let names: Vec<String> = snapshots
+        .iter()
+        .map(|snapshot| resource_name(&snapshot.name_any()))
+        .collect();
     let now = host.now().await;
-    print_objects(&list_of(&snapshots), &names, || format_snapshots(&snapshots, now), output)?;
+    print_objects(
+        &list_of(&snapshots),
+        &names,
+        || format_snapshots(&snapshots, now),
+        output,
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

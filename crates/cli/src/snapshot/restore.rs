@@ -46,7 +46,10 @@ pub(crate) struct RestoreArguments {
 pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<ExitCode, Error> {
     let (name, tenant) = tenant::find(host, &arguments.tenant).await?;
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots.get_opt(&arguments.snapshot).await.map_err(failed("get the snapshot"))?;
+    let found = snapshots
+        .get_opt(&arguments.snapshot)
+        .await
+        .map_err(failed("get the snapshot"))?;
     let snapshot = found.ok_or_else(|| {
         Error::NotFound(format!(
             "there is no TenantSnapshot {}/{}; `berth snapshot list {name}` lists those of the tenant",
@@ -75,7 +78,10 @@ pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     wait(host, &name, &tenant, arguments).await?;
-    print_line(format_args!("TenantCluster {name} was set back to {}.", arguments.snapshot))?;
+    print_line(format_args!(
+        "TenantCluster {name} was set back to {}.",
+        arguments.snapshot
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -143,7 +149,8 @@ async fn wait(
         progress.print(conditions.unwrap_or_default());
         outcome(before, &tenant)
     };
-    let message = || format!("{name} is not set back yet; Berth goes on, and `berth get {name}` shows what it waits for");
+    let message =
+        || format!("{name} is not set back yet; Berth goes on, and `berth get {name}` shows what it waits for");
     wait_for(arguments.timeout, check, message).await
 }
 
@@ -156,7 +163,11 @@ fn outcome(before: &TenantCluster, now: &TenantCluster) -> Result<Option<()>, Er
         let restore = tenant.status.as_ref().and_then(|status| status.restore.clone());
         restore.and_then(|restore| restore.completed_at)
     };
-    let conditions = now.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = now
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
     let restored = conditions.iter().find(|condition| condition.type_ == RESTORED);
     if last(now).is_some() && last(now) != last(before) {
         let runs = now.sleep_state() == SleepState::Awake;
@@ -229,9 +240,7 @@ mod tests {
 
     #[test]
     fn a_restore_is_over_when_the_tenant_is_ready_again() {
-        let condition = |kind: &str, status: &str, reason: &str| {
-            json!({"type": kind, "status": status, "reason": reason, "message": "because", "lastTransitionTime": "2026-11-30T00:00:00Z"})
-        };
+        let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": "because", "lastTransitionTime": "2026-11-30T00:00:00Z"});
         let before = tenant(&json!({}), &json!({}));
         let asked = tenant(&json!({RESTORE_SNAPSHOT: "nightly"}), &json!({}));
         assert_eq!(outcome(&before, &asked).unwrap(), None);
@@ -241,7 +250,10 @@ mod tests {
         assert!(outcome(&before, &tenant(&json!({}), &refused)).is_err());
         let restore = json!({"snapshotName": "nightly", "startedAt": "2026-11-30T00:00:00Z", "completedAt": "2026-11-30T00:01:00Z"});
         let done = |ready: &str| {
-            let conditions = [condition("Restored", "True", "Restored"), condition("Ready", ready, "Ready")];
+            let conditions = [
+                condition("Restored", "True", "Restored"),
+                condition("Ready", ready, "Ready"),
+            ];
             tenant(&json!({}), &json!({"restore": restore, "conditions": conditions}))
         };
         assert_eq!(outcome(&before, &done("False")).unwrap(), None);

@@ -22,7 +22,9 @@ pub(super) fn format_snapshots(snapshots: &[TenantSnapshot], now: Timestamp) -> 
 
 fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 7] {
     let status = snapshot.status.as_ref();
-    let objects = status.and_then(|status| status.objects).map(|objects| objects.to_string());
+    let objects = status
+        .and_then(|status| status.objects)
+        .map(|objects| objects.to_string());
     let size = status.and_then(|status| status.bytes).map(format_bytes);
     let created = snapshot.creation_timestamp().map(|created| created.0);
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
@@ -54,7 +56,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1024, "1Ki"), (1025, "2Ki"), (1_048_576, "1Mi"), (5 << 20, "5Mi")] {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1Ki"),
+            (1025, "2Ki"),
+            (1_048_576, "1Mi"),
+            (5 << 20, "5Mi"),
+        ] {
             assert_eq!(format_bytes(bytes), text);
         }
     }

@@ -2,7 +2,9 @@
 
 use super::ScriptedApi;
 use crate::{changes::Changes, clock::Clock, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
-use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot};
+use berth_api::{
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot,
+};
 use berth_node_lifecycle::{
     demand::WorkloadIndex,
     devices::{Devices, Slices},

@@ -13,8 +13,8 @@ mod workloads;
 
 use crate::{key::Key, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{
-    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot, labels, names,
-    policy_annotations, system,
+    HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule, TenantSnapshot,
+    labels, names, policy_annotations, system,
 };
 use berth_runtime::queue::Queue;
 use futures::future::{join_all, try_join_all};
@@ -229,7 +229,9 @@ impl Watches<'_> {
         let schedule_policies = self.all(Config::default(), |policy: &SchedulePolicy, _| {
             vec![Wake::Now(Key::SchedulePolicy(policy.name_any()))]
         });
-        let snapshots = self.all(Config::default(), |_: &TenantSnapshot, _| vec![Wake::Later(Key::Snapshots)]);
+        let snapshots = self.all(Config::default(), |_: &TenantSnapshot, _| {
+            vec![Wake::Later(Key::Snapshots)]
+        });
         let (known_tenants, known_policies) = (tenants.clone(), schedule_policies.clone());
         let organizations = self.all(Config::default(), move |organization: &Organization, seen| {
             wake::for_level(organization, seen, &known_tenants.state(), &known_policies.state())

@@ -79,7 +79,11 @@ pub(super) async fn begin(
         ..next_status(
             snapshot,
             SnapshotPhase::Running,
-            &ConditionUpdate::mark_false(COMPLETED, "Running", "what the tenant stores is written into the object store"),
+            &ConditionUpdate::mark_false(
+                COMPLETED,
+                "Running",
+                "what the tenant stores is written into the object store",
+            ),
             now,
         )
     };
@@ -120,7 +124,9 @@ async fn run(context: SnapshotsContext, store: Store, snapshot: TenantSnapshot, 
         Ok(taken) => completed_status(&snapshot, taken, context.clock.now()),
         Err(error) => {
             tracing::warn!(namespace = snapshot.namespace(), name, %error, "a snapshot could not be taken");
-            let attempts = { snapshot.status.as_ref() }.and_then(|status| status.attempts).unwrap_or(1);
+            let attempts = { snapshot.status.as_ref() }
+                .and_then(|status| status.attempts)
+                .unwrap_or(1);
             let status = failed_status(&snapshot, &error, attempts, context.clock.now());
             if status.phase == Some(SnapshotPhase::Pending) {
                 let uid = snapshot.uid().unwrap_or_default();
@@ -174,12 +180,7 @@ fn completed_status(snapshot: &TenantSnapshot, taken: Taken, now: Timestamp) -> 
 }
 
 /// The status of a snapshot that could not be taken: it waits for another try, or has failed for good.
-fn failed_status(
-    snapshot: &TenantSnapshot,
-    error: &TakeError,
-    attempts: u32,
-    now: Timestamp,
-) -> TenantSnapshotStatus {
+fn failed_status(snapshot: &TenantSnapshot, error: &TakeError, attempts: u32, now: Timestamp) -> TenantSnapshotStatus {
     let is_last = attempts >= MOST_ATTEMPTS || !error.is_temporary();
     let (phase, message) = if is_last {
         (SnapshotPhase::Failed, error.to_string())

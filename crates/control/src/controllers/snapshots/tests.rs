@@ -195,7 +195,9 @@ async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
     }
     let failed = |case: &Case| {
         let all = case.host.find(SNAPSHOTS);
-        all.iter().filter(|snapshot| snapshot["status"]["phase"] == "Failed").count()
+        all.iter()
+            .filter(|snapshot| snapshot["status"]["phase"] == "Failed")
+            .count()
     };
     case.pass().await;
     assert_eq!(failed(&case), MOST_WRITES_OF_NAMESPACE);
@@ -236,7 +238,10 @@ async fn without_a_store_nothing_is_taken_and_nothing_waits() {
     case.create("a");
     case.pass().await;
     let status = case.get("a").unwrap()["status"].clone();
-    assert_eq!((&status["phase"], &status["conditions"][0]["reason"]), (&json!("Failed"), &json!("NoSnapshotStore")));
+    assert_eq!(
+        (&status["phase"], &status["conditions"][0]["reason"]),
+        (&json!("Failed"), &json!("NoSnapshotStore"))
+    );
     // Its object can be deleted also if it may have a file.
     let mut deleted = case.get("a").unwrap();
     deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();

@@ -16,7 +16,13 @@ fn record(phase: RestorePhase) -> RestoreRecord {
     let names = ("nightly", "77aa", "team/vision/77aa".to_owned());
     RestoreRecord {
         phase,
-        ..new_record(names, written, Vec::new(), Some("saved".into()), at("2026-11-30T12:00:00.5Z"))
+        ..new_record(
+            names,
+            written,
+            Vec::new(),
+            Some("saved".into()),
+            at("2026-11-30T12:00:00.5Z"),
+        )
     }
 }
 
@@ -72,7 +78,10 @@ fn the_status_shows_a_restore_from_the_moment_on_at_which_something_is_replaced(
     assert_eq!(status.restore, None);
     Finding::UnderWay(record(RestorePhase::Replacing)).write_to(&mut status);
     let restore = status.restore.clone().unwrap();
-    assert_eq!((restore.started_at.0, restore.completed_at), (at("2026-11-30T12:00:00Z"), None));
+    assert_eq!(
+        (restore.started_at.0, restore.completed_at),
+        (at("2026-11-30T12:00:00Z"), None)
+    );
     // What was said of an earlier one stays.
     Finding::Checking("other".into()).write_to(&mut status);
     assert_eq!(status.restore.unwrap().snapshot_name, "nightly");
@@ -86,7 +95,10 @@ fn how_a_restore_ended_is_known_also_after_a_restart() {
         _ => None,
     };
     let none = cluster(&json!({}));
-    assert_eq!(completed(ended(Some(&record(RestorePhase::Replaced)), &none, now)), Some(now));
+    assert_eq!(
+        completed(ended(Some(&record(RestorePhase::Replaced)), &none, now)),
+        Some(now)
+    );
     assert_eq!(ended(Some(&record(RestorePhase::Saving)), &none, now), None);
     assert_eq!(ended(None, &none, now), None);
     let restore = json!({"snapshotName": "nightly", "startedAt": "2026-11-30T12:00:00Z"});
@@ -96,7 +108,12 @@ fn how_a_restore_ended_is_known_also_after_a_restart() {
     over["completedAt"] = "2026-11-30T12:01:00Z".into();
     assert_eq!(ended(None, &cluster(&json!({"restore": over})), now), None);
     // It said that it saves, and the record is gone.
-    let saving = conditions::merge(&[], &[Finding::UnderWay(record(RestorePhase::Saving)).condition()], None, now);
+    let saving = conditions::merge(
+        &[],
+        &[Finding::UnderWay(record(RestorePhase::Saving)).condition()],
+        None,
+        now,
+    );
     let given_up = ended(None, &cluster(&json!({"conditions": saving})), now);
     assert_eq!(given_up.unwrap().condition().reason, "Interrupted");
     let refused = conditions::merge(&[], &[Finding::withdrawn().condition()], None, now);

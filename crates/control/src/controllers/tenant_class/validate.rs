@@ -3,7 +3,8 @@
 
 use crate::{authentication, control_plane::find_audit_error, network::allowed};
 use berth_api::{
-    ClassAuthentication, ClassEncryption, ClassSnapshots, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames,
+    ClassAuthentication, ClassEncryption, ClassSnapshots, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server,
+    hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
 use berth_schedules::Recurrence;

@@ -120,7 +120,10 @@ impl Case {
         let _ = tokio::time::timeout(Duration::from_secs(5), Box::pin(self.fixture.reconcile())).await;
         if before.is_some() || self.memory.record().is_some() {
             let made = self.fixture.script.calls().split_off(calls);
-            let started: Vec<_> = made.iter().filter(|call| call.text.starts_with("runtime run")).collect();
+            let started: Vec<_> = made
+                .iter()
+                .filter(|call| call.text.starts_with("runtime run"))
+                .collect();
             assert!(started.is_empty(), "{started:?}");
         }
         self.complete_saved();
@@ -160,7 +163,12 @@ async fn a_tenant_is_set_back_and_what_it_stored_before_is_saved() {
     let saved = case.fixture.host.get(&format!("{SNAPSHOTS}/{saved}")).unwrap();
     assert_eq!(saved["metadata"]["labels"][labels::SNAPSHOT_TRIGGER], "before-restore");
     // Nothing of the tenant could write meanwhile, and nothing of it ran.
-    let first = |part: &str| case.fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
+    let first = |part: &str| {
+        case.fixture
+            .script
+            .first(part)
+            .unwrap_or_else(|| panic!("no call: {part}"))
+    };
     assert!(first("datastore delete user") < first("runtime stop everything"));
     let calls = case.fixture.script.calls();
     let last = |part: &str| calls.iter().rposition(|call| call.text.contains(part)).unwrap();
@@ -205,7 +213,10 @@ async fn a_control_that_is_killed_anywhere_leaves_a_tenant_that_is_set_back_in_t
             for _ in 0..5 {
                 case.reconcile().await;
             }
-            assert!(case.memory.objects().contains_key("pods/team/new"), "killed before call {number}");
+            assert!(
+                case.memory.objects().contains_key("pods/team/new"),
+                "killed before call {number}"
+            );
         }
         assert_eq!(case.memory.record(), None);
     }
@@ -230,7 +241,11 @@ async fn a_call_that_fails_is_tried_again() {
         let is_restored = case.memory.objects() == old_objects();
         // Only a request that was taken back before it could be recorded is lost.
         let is_untouched = case.memory.objects().contains_key("pods/team/new");
-        assert!(is_restored || is_untouched, "call {number}: {:?}", case.memory.objects());
+        assert!(
+            is_restored || is_untouched,
+            "call {number}: {:?}",
+            case.memory.objects()
+        );
         assert_eq!(case.memory.record(), None, "call {number}");
         assert_eq!(case.fixture.reason("Ready").0, "True", "call {number}");
     }
@@ -246,7 +261,11 @@ async fn check_refused(case: &mut Case, reason: &str) {
     assert_eq!(case.memory.record(), None);
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
     let made = case.fixture.script.calls().split_off(calls);
-    assert!(!made.iter().any(|call| call.text == "runtime stop everything" || call.text == "datastore delete user"));
+    assert!(
+        !made
+            .iter()
+            .any(|call| call.text == "runtime stop everything" || call.text == "datastore delete user")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,7 +317,9 @@ async fn without_a_store_nothing_is_restored() {
 #[tokio::test(start_paused = true)]
 async fn a_restore_is_given_up_if_what_is_there_cannot_be_saved() {
     let mut case = Case::new().await;
-    case.fixture.host.refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
+    case.fixture
+        .host
+        .refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
     let before = case.memory.objects();
     case.request(true);
     case.reconcile_until("NotSaved").await;
@@ -313,7 +334,8 @@ async fn a_request_that_is_withdrawn_in_time_is_not_carried_out() {
     case.request(true);
     let _ = case.fixture.reconcile().await;
     assert_eq!(case.fixture.reason("Restored").1, "Checking");
-    case.fixture.change_tenant(|cluster| cluster["metadata"]["annotations"] = json!({}));
+    case.fixture
+        .change_tenant(|cluster| cluster["metadata"]["annotations"] = json!({}));
     case.reconcile_until("RequestWithdrawn").await;
     assert!(case.memory.objects().contains_key("pods/team/new"));
 }
@@ -349,7 +371,10 @@ async fn a_file_that_cannot_be_read_any_more_is_waited_for() {
     for _ in 0..5 {
         case.reconcile().await;
     }
-    assert_eq!(case.fixture.reason("Restored"), (json!("False"), json!("RestoreFailing")));
+    assert_eq!(
+        case.fixture.reason("Restored"),
+        (json!("False"), json!("RestoreFailing"))
+    );
     assert_eq!(case.fixture.reason("DatastoreReady").1, "Restoring");
     assert_eq!(case.memory.objects(), before, "nothing more is deleted");
     std::fs::rename(&kept, &file).unwrap();
@@ -380,7 +405,10 @@ async fn interrupt_in_the_middle(case: &Case) {
     };
     let expected = case.memory.record().map(|record| record.revision);
     let id = case.fixture.id.clone();
-    case.memory.write_restore(&id, record.to_text(), expected).await.unwrap();
+    case.memory
+        .write_restore(&id, record.to_text(), expected)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Whether a tenant can be set back to a snapshot: pure.
 
-use super::super::super::restore::Refusal;
+use super::super::restore::Refusal;
 use crate::datastore::DatabaseState;
 use berth_api::{KubernetesVersion, SnapshotPhase, TenantSnapshot};
 use berth_snapshots::Written;
@@ -36,10 +36,13 @@ pub(super) fn check(facts: &RestoreFacts<'_>) -> Result<Written, Refusal> {
     if !facts.has_store {
         return refuse(
             "NoSnapshotStore",
-            "Berth has no object store for snapshots; the platform sets snapshots.url in the values of the chart".into(),
+            "Berth has no object store for snapshots; the platform sets snapshots.url in the values of the chart"
+                .into(),
         );
     }
-    let snapshot = facts.snapshot.filter(|snapshot| snapshot.metadata.deletion_timestamp.is_none());
+    let snapshot = facts
+        .snapshot
+        .filter(|snapshot| snapshot.metadata.deletion_timestamp.is_none());
     let Some(snapshot) = snapshot else {
         return refuse(
             "SnapshotNotFound",
@@ -167,7 +170,10 @@ mod tests {
         serde_json::from_value(snapshot).unwrap()
     }
 
-    fn checked(snapshot: Option<&TenantSnapshot>, change: impl FnOnce(&mut RestoreFacts<'_>)) -> Result<u64, &'static str> {
+    fn checked(
+        snapshot: Option<&TenantSnapshot>,
+        change: impl FnOnce(&mut RestoreFacts<'_>),
+    ) -> Result<u64, &'static str> {
         let keys = BTreeSet::from([KEY.to_owned()]);
         let database = DatabaseState {
             quota: Some(1000),

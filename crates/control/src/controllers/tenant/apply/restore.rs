@@ -14,10 +14,6 @@
 //!
 //! [`Prepared`]: super::Prepared
 
-mod check;
-mod replace;
-mod task;
-
 use super::{
     super::{
         context::TenantContext,
@@ -27,6 +23,8 @@ use super::{
     Accepted,
     components::stop_components,
     datastore_identity, keys,
+    restore_check::{RestoreFacts, check},
+    restore_task::RestoreTask,
 };
 use crate::{
     apply::optional,
@@ -38,7 +36,6 @@ use crate::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{EncryptionPhase, NetworkLimits, TenantCluster, TenantSnapshot, labels};
 use berth_snapshots::{Entry, ReadError};
-use check::{RestoreFacts, check};
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
@@ -46,7 +43,6 @@ use kube::{
 };
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
-use task::RestoreTask;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -111,7 +107,9 @@ async fn follow(
             // All that is remembered of it is from before.
             context.tenants.renew(&uid, &context.client);
             context.queue.add(tenant.key());
-            Err(blocked("what the tenant stores is as in the snapshot; its control plane is started again".into()))
+            Err(blocked(
+                "what the tenant stores is as in the snapshot; its control plane is started again".into(),
+            ))
         }
     }
 }
@@ -179,7 +177,8 @@ async fn consider(
         Checked::Ended(Err(refusal)) => return refuse(context, tenant, name, refusal).await,
         Checked::No => {
             restores.note(&uid, Finding::Checking(name.to_owned()));
-            let (store, location, queue, key) = (store.clone(), snapshot.location(), context.queue.clone(), tenant.key());
+            let (store, location, queue, key) =
+                (store.clone(), snapshot.location(), context.queue.clone(), tenant.key());
             let comparison = async move {
                 let compared = store.verify(&location, &written).await;
                 queue.add(key);
@@ -209,7 +208,7 @@ fn find_snapshot(context: &TenantContext, tenant: &Tenant, name: &str) -> Option
     context.stores.snapshots.get(&ObjectRef::new(name).within(&namespace))
 }
 
-fn describe_damage(error: &ReadError) -> Refusal {
+pub(super) fn describe_damage(error: &ReadError) -> Refusal {
     let reason = match error {
         ReadError::NotFound | ReadError::Damaged(_) => "SnapshotDamaged",
         ReadError::NewerFormat(_) => "SnapshotOfNewerBerth",
@@ -272,7 +271,11 @@ async fn begin(
             return Ok(());
         }
     }
-    tracing::info!(tenant = tenant.id.slug(), snapshot = name, "a tenant is set back to a snapshot");
+    tracing::info!(
+        tenant = tenant.id.slug(),
+        snapshot = name,
+        "a tenant is set back to a snapshot"
+    );
     let text = record.to_text();
     context.tenants.restores().note_record(&uid(tenant), record);
     let revision = context.contents.write_restore(&tenant.id, text.clone(), None).await?;
@@ -382,9 +385,15 @@ async fn end(
         Ok(()) | Err(DatastoreError::Superseded) => {}
         Err(error) => return Err(error.into()),
     }
-    tracing::info!(tenant = tenant.id.slug(), snapshot = record.snapshot_name, "a tenant was set back to a snapshot");
+    tracing::info!(
+        tenant = tenant.id.slug(),
+        snapshot = record.snapshot_name,
+        "a tenant was set back to a snapshot"
+    );
     context.queue.add(tenant.key());
-    Err(blocked("what the tenant stores is as in the snapshot; its control plane is started next".into()))
+    Err(blocked(
+        "what the tenant stores is as in the snapshot; its control plane is started next".into(),
+    ))
 }
 
 /// Objects of the snapshot may be stored otherwise than the class says by now, although all of before were stored so.
@@ -405,4 +414,23 @@ async fn rewrite_if_encrypted(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_have_a_greatest_length() {
+        let seconds: Vec<u64> = (0..9).map(|attempts| retry_pause(attempts).as_secs()).collect();
+        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(retry_pause(u32::MAX), MOST_RETRY);
+    }
+
+    #[test]
+    fn damage_differs_from_a_store_that_does_not_answer() {
+        let reason = |error: &ReadError| describe_damage(error).reason;
+        assert_eq!(reason(&ReadError::Damaged("a checksum".into())), "SnapshotDamaged");
+        assert_eq!(reason(&ReadError::NotFound), "SnapshotDamaged");
+        assert_eq!(reason(&ReadError::NewerFormat(7)), "SnapshotOfNewerBerth");
+        let store = berth_snapshots::StoreError::Unreachable("no answer".into());
+        assert_eq!(reason(&ReadError::Store(store)), "StoreError");
+    }
+}

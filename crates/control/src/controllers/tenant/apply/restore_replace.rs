@@ -1,6 +1,6 @@
 //! Replaces what a tenant stores by what is in a snapshot. Nothing of the tenant runs meanwhile.
 
-use super::IDENTITY;
+use super::super::build::stored_namespace::PATH as IDENTITY;
 use crate::datastore::{DatastoreError, KeyRange, RestoreRecord, TenantContents};
 use berth_api::names::TenantId;
 use berth_snapshots::{Entry, ReadError, Store};

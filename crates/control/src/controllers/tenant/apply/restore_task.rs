@@ -1,12 +1,13 @@
 //! The part of a restore that may take minutes: a task of its own, beside the reconciles of the tenant.
 
 use super::{
-    super::super::{
+    super::{
         context::TenantContext,
         restore::{Finding, Progress, Refusal},
         target::Tenant,
     },
-    replace::{ReplaceError, replace},
+    restore::describe_damage,
+    restore_replace::{ReplaceError, replace},
 };
 use crate::{
     apply::is_status,
@@ -98,7 +99,11 @@ impl RestoreTask {
             Ok(()) => self.queue.add(self.key.clone()),
             Err(TaskError::GiveUp(refusal)) => match self.contents.delete_restore(&self.tenant, self.revision).await {
                 Ok(()) => {
-                    tracing::warn!(tenant = self.tenant.slug(), why = refusal.message, "a restore is given up");
+                    tracing::warn!(
+                        tenant = self.tenant.slug(),
+                        why = refusal.message,
+                        "a restore is given up"
+                    );
                     progress.set(Finding::Refused(refusal));
                     self.queue.add(self.key.clone());
                 }
@@ -110,7 +115,10 @@ impl RestoreTask {
 
     fn fail(&self, progress: &Progress, why: &str, pause: Duration) {
         tracing::warn!(tenant = self.tenant.slug(), why, retry_in = ?pause, "a restore failed");
-        progress.fail(Finding::Failing(self.record.clone(), why.to_owned()), Instant::now() + pause);
+        progress.fail(
+            Finding::Failing(self.record.clone(), why.to_owned()),
+            Instant::now() + pause,
+        );
         self.queue.add_after(self.key.clone(), pause);
     }
 
@@ -124,7 +132,7 @@ impl RestoreTask {
             }
             // The last moment at which nothing is lost.
             let verified = self.store.verify(&self.record.location, &self.record.written()).await;
-            verified.map_err(|error| TaskError::GiveUp(super::describe_damage(&error)))?;
+            verified.map_err(|error| TaskError::GiveUp(describe_damage(&error)))?;
             self.enter(RestorePhase::Replacing, progress).await?;
         }
         if self.record.phase == RestorePhase::Replacing {
@@ -154,7 +162,10 @@ impl RestoreTask {
             ..self.record.clone()
         };
         let text = record.to_text();
-        self.revision = self.contents.write_restore(&self.tenant, text, Some(self.revision)).await?;
+        self.revision = self
+            .contents
+            .write_restore(&self.tenant, text, Some(self.revision))
+            .await?;
         self.record = record;
         progress.set(Finding::UnderWay(self.record.clone()));
         Ok(())
@@ -192,7 +203,10 @@ impl RestoreTask {
                     sleep(POLL).await;
                 }
                 Some(SnapshotPhase::Pending | SnapshotPhase::Running) | None => {
-                    return Err(give_up(format!("it took longer than {} minutes", SAVED_WITHIN.as_secs() / 60)));
+                    return Err(give_up(format!(
+                        "it took longer than {} minutes",
+                        SAVED_WITHIN.as_secs() / 60
+                    )));
                 }
             }
         }
@@ -203,5 +217,7 @@ impl RestoreTask {
 fn describe(snapshot: &TenantSnapshot) -> String {
     let conditions = snapshot.status.iter().flat_map(|status| &status.conditions);
     let mut completed = conditions.filter(|condition| condition.type_ == COMPLETED);
-    completed.next().map_or_else(String::new, |condition| condition.message.clone())
+    completed
+        .next()
+        .map_or_else(String::new, |condition| condition.message.clone())
 }
