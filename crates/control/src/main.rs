@@ -125,6 +125,16 @@ async fn lead(
     let metrics_from = settings.metrics_from.clone();
     let runtime = open_runtime(args, settings, &client).await?;
     let endpoints = find_datastore_endpoints(args, &client).await?;
+    let snapshot_store = open_snapshot_store(args)?;
+    if let Some(store) = snapshot_store.clone() {
+        // Nobody waits for it: tenants run without a store.
+        tokio::spawn(async move {
+            match store.check().await {
+                Ok(()) => tracing::info!("the store of snapshots can be written, read and deleted from"),
+                Err(error) => tracing::error!(%error, "the store of snapshots cannot be used"),
+            }
+        });
+    }
     let config = ControlConfig {
         client,
         host: read_host_input(args)?,
@@ -152,7 +162,7 @@ async fn lead(
         gpu_metrics: open_gpu_metrics(args)?,
         quota_use_interval: QUOTA_USE_INTERVAL,
         usage_retention_months: args.usage_retention_months,
-        snapshot_store: open_snapshot_store(args)?,
+        snapshot_store,
         runtime,
         metrics,
     };

@@ -1,7 +1,7 @@
 //! Snapshots of what tenants store: takes them, creates those of schedules, and deletes those whose time is over.
 //!
-//! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function ([`decide`]). A snapshot is taken
-//! by a task of its own ([`begin`]), as that may take longer than a reconcile. docs/adr/XXXX says which rules were chosen, and why.
+//! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function, `decide`. A snapshot is taken
+//! by a task of its own, as that may take longer than a reconcile. docs/adr/XXXX says which rules were chosen, and why.
 
 mod begin;
 mod context;
@@ -88,8 +88,9 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
                 continue;
             }
             if *done >= MOST_WRITES_OF_NAMESPACE {
+                // What is begun comes later in the list, and waits for none of these.
                 is_cut = true;
-                break;
+                continue;
             }
             *done += 1;
             failed.note(carry_out(context, &place, action).await);

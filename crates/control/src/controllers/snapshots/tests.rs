@@ -146,7 +146,7 @@ async fn a_view_that_is_late_begins_nothing_again() {
 async fn a_control_that_is_killed_leaves_no_completed_snapshot_and_the_next_one_begins_anew() {
     let mut case = Case::new();
     case.create("a");
-    case.memory.end_before_call(Some(2));
+    case.memory.end_before_call(Some(1));
     for _ in 0..5 {
         case.pass().await;
     }

@@ -30,8 +30,8 @@ const REPLACING: &str = "Replacing";
 const FAILING: &str = "RestoreFailing";
 /// Reason of a restore of which nothing is known any more, and that has replaced nothing.
 const INTERRUPTED: &str = "Interrupted";
-/// Reasons of restores that are not over, and not merely asked for.
-const UNDER_WAY: [&str; 4] = [STOPPING, SAVING, REPLACING, FAILING];
+/// Reasons of restores that are not over.
+const UNDER_WAY: [&str; 5] = [CHECKING, STOPPING, SAVING, REPLACING, FAILING];
 /// Reasons of a restore that is under way: nobody has to do anything.
 pub(super) const TRANSIENT: [&str; 4] = [CHECKING, STOPPING, SAVING, REPLACING];
 
