@@ -27,7 +27,7 @@ use berth_runtime::{
     lease::{self, LeaseRequest},
     shutdown, telemetry,
 };
-use berth_snapshots::Store;
+use berth_snapshots::{InvalidStore, Store};
 use clap::Parser;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, config::Kubeconfig};
@@ -189,7 +189,7 @@ fn open_snapshot_store(args: &Args) -> Result<Option<Store>, AnyError> {
     let Some(url) = args.snapshot_store.as_ref().filter(|url| !url.is_empty()) else {
         return Ok(None);
     };
-    let invalid = |error| format!("--snapshot-store: {error}");
+    let invalid = |error: InvalidStore| format!("--snapshot-store: {error}");
     // Texts that are not UTF-8 are no options of a store.
     let options =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

@@ -27,6 +27,7 @@ use berth_api::{
     labels,
     names::TenantId,
 };
+use berth_snapshots::Store;
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -48,6 +49,12 @@ const GO_ON: Duration = Duration::from_secs(1);
 /// Writes for the snapshots of one namespace in one pass: who creates thousands delays nobody else.
 const MOST_WRITES_OF_NAMESPACE: usize = 20;
 
+/// Time after which a pass begins nothing more. It is given up after 100 seconds, and a store that does not answer takes its time.
+const PASS: Duration = Duration::from_secs(30);
+
+/// Time for the deletion of a file.
+const DELETED_WITHIN: Duration = Duration::from_secs(20);
+
 /// A tenant, by its namespace and name.
 type Place = (String, String);
 
@@ -59,9 +66,8 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
     let (running, now) = (context.runs.running(), context.clock.now());
     let (paused, pause) = context.pauses.paused(Instant::now());
     let mut failed = FirstError::<ReconcileError>::default();
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    let mut starts = Vec::new();
-    let (mut next, mut is_cut) = (pause, false);
+    let (mut starts, mut others) = (Vec::new(), Vec::new());
+    let mut next = pause;
     let mut schedules = Vec::new();
     for (place, snapshots) in by_tenant(context) {
         let tenant = find_tenant(context, &place);
@@ -81,23 +87,16 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
         });
         schedules.extend(schedule.map(|schedule| (place.clone(), schedule)));
         next = [next, due.and_then(|due| until(due, now))].into_iter().flatten().min();
-        let done = writes.entry(place.0.clone()).or_default();
         for action in actions {
-            if let Action::Start(snapshot) = action {
-                starts.extend(tenant.clone().map(|tenant| (snapshot, tenant)));
-                continue;
+            match action {
+                Action::Start(snapshot) => starts.extend(tenant.clone().map(|tenant| (snapshot, tenant))),
+                action => others.push((place.clone(), action)),
             }
-            if *done >= MOST_WRITES_OF_NAMESPACE {
-                // What is begun comes later in the list, and waits for none of these.
-                is_cut = true;
-                continue;
-            }
-            *done += 1;
-            failed.note(carry_out(context, &place, action).await);
         }
     }
-    start(context, starts, &mut failed).await;
     report(context, &schedules);
+    start(context, starts, &mut failed).await;
+    let is_cut = carry_out_some(context, others, &mut failed).await;
     failed.into_result()?;
     let pause = if is_cut { GO_ON } else { INTERVAL };
     Ok(Some(next.map_or(pause, |next| next.clamp(GO_ON, pause.max(GO_ON)))))
@@ -179,6 +178,29 @@ async fn start(
     }
 }
 
+/// Carries out what is not to begin a snapshot: a number for each namespace, and for a time. Files are deleted last, as the store may not answer. Returns whether
+/// something is left.
+async fn carry_out_some(
+    context: &SnapshotsContext,
+    mut actions: Vec<(Place, Action)>,
+    failed: &mut FirstError<ReconcileError>,
+) -> bool {
+    let begun = Instant::now();
+    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
+    let mut is_cut = false;
+    actions.sort_by_key(|(_, action)| matches!(action, Action::CleanUp(_)));
+    for (place, action) in actions {
+        let done = writes.entry(place.0.clone()).or_default();
+        if *done >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
+            is_cut = true;
+            continue;
+        }
+        *done += 1;
+        failed.note(carry_out(context, &place, action).await);
+    }
+    is_cut
+}
+
 async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {
     let now = context.clock.now();
     match action {
@@ -248,10 +270,7 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
     context.runs.end(&snapshot.uid().unwrap_or_default()).await;
     let location = snapshot.location();
     match &context.store {
-        Some(store) => store.delete(&location).await.map_err(|error| ReconcileError::Blocked {
-            reason: "StoreError",
-            message: format!("cannot delete {location} in the object store: {error}"),
-        })?,
+        Some(store) => delete_file(store, &location).await?,
         None => {
             let note = format!("Berth has no object store any more: {location} is not deleted there");
             let event = Event {
@@ -267,6 +286,18 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
     match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
         Err(error) if is_gone_or_changed(&error) => Ok(()),
         removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
+    }
+}
+
+/// Deletes what is at a location of the store. One that does not answer soon is asked again in another pass.
+async fn delete_file(store: &Store, location: &str) -> Result<(), ReconcileError> {
+    let failed = |why: String| ReconcileError::Blocked {
+        reason: "StoreError",
+        message: format!("cannot delete {location} in the object store: {why}"),
+    };
+    match tokio::time::timeout(DELETED_WITHIN, store.delete(location)).await {
+        Ok(deleted) => deleted.map_err(|error| failed(error.to_string())),
+        Err(_) => Err(failed(format!("it took longer than {} s", DELETED_WITHIN.as_secs()))),
     }
 }
 
