@@ -281,7 +281,7 @@ fn default_time_zone() -> String {
 }
 
 /// The last time that a tenant was set back to a snapshot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RestoreStatus {
     /// Name of the TenantSnapshot.

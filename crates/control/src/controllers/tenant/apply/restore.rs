@@ -101,8 +101,10 @@ async fn follow(
         gone => {
             if let Gone::Ended(record) = gone {
                 let finding = ended(Some(&record), &tenant.cluster, now).unwrap_or_else(Finding::interrupted);
-                count(context, &finding);
                 restores.note(&uid, finding);
+            }
+            if let Some(finding) = restores.finding(&uid) {
+                count(context, &finding);
             }
             // All that is remembered of it is from before.
             context.tenants.renew(&uid, &context.client);
