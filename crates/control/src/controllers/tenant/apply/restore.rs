@@ -35,6 +35,7 @@ use crate::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{EncryptionPhase, NetworkLimits, TenantCluster, TenantSnapshot, labels};
+use berth_runtime::watched::Watched;
 use berth_snapshots::{Entry, ReadError};
 use kube::{
     ResourceExt,
@@ -50,6 +51,8 @@ use tokio_util::task::AbortOnDropHandle;
 const IDENTITY: &str = super::super::build::stored_namespace::PATH;
 /// The reason while a restore keeps everything else from being done.
 const RESTORING: &str = "Restoring";
+/// Pause before it is looked again how far the comparison of a snapshot is.
+const POLL: Duration = Duration::from_secs(1);
 /// Pause before a restore that failed is tried again; it doubles with each try.
 const RETRY: Duration = Duration::from_secs(5);
 /// The longest.
@@ -174,7 +177,10 @@ async fn consider(
     };
     let snapshot_uid = snapshot.uid().unwrap_or_default();
     match restores.checked(&uid, &snapshot_uid).await {
-        Checked::Running => return Ok(()),
+        Checked::Running => {
+            context.queue.add_after(tenant.key(), POLL);
+            return Ok(());
+        }
         Checked::Ended(Ok(())) => {}
         Checked::Ended(Err(refusal)) => return refuse(context, tenant, name, refusal).await,
         Checked::No => {
@@ -241,7 +247,7 @@ async fn take_request(context: &TenantContext, tenant: &Tenant, name: &str) -> R
     let clusters = context.clusters_beside(&tenant.cluster);
     let live = optional(clusters.get(&tenant.cluster.name_any()).await).map_err(api("read a TenantCluster"))?;
     let is_asked = |live: &TenantCluster| live.uid() == tenant.cluster.uid() && live.requested_restore() == Some(name);
-    let Some(live) = live.and_then(|live| live.readable()).filter(is_asked) else {
+    let Some(live) = live.and_then(Watched::readable).filter(is_asked) else {
         return Ok(false);
     };
     let patch = json!({"metadata": {
