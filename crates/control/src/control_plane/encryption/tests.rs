@@ -430,6 +430,16 @@ fn a_key_that_is_missing_or_another_one_is_an_error() {
 }
 
 #[test]
+fn the_key_of_an_object_is_in_what_is_stored() {
+    assert_eq!(
+        key_of(b"k8s:enc:secretbox:v1:encryption-key-a:cipher").as_deref(),
+        Some("encryption-key-a")
+    );
+    assert_eq!(key_of(b"k8s:enc:other").as_deref(), Some("of an unknown provider"));
+    assert_eq!(key_of(b"k8s\0plain"), None);
+}
+
+#[test]
 fn objects_are_found_where_api_servers_store_them() {
     assert_eq!(folder("secrets"), "secrets/");
     assert_eq!(folder("widgets.example.com"), "example.com/widgets/");

@@ -267,6 +267,21 @@ mod tests {
     }
 
     #[test]
+    fn a_schedule_of_snapshots_that_cannot_be_read_is_an_error() {
+        let with = |cron: &str, zone: &str| {
+            error_of(|spec| {
+                let schedule = serde_json::json!({"cron": cron, "timeZone": zone});
+                spec.snapshots.schedule = Some(serde_json::from_value(schedule).unwrap());
+            })
+        };
+        assert_eq!(with("0 2 * * *", "Europe/Berlin"), "");
+        for (cron, zone) in [("0 2 * *", "UTC"), ("0 0 30 2 *", "UTC"), ("0 2 * * *", "Mars")] {
+            let message = with(cron, zone);
+            assert!(message.starts_with("spec.snapshots.schedule: "), "{message}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_field() {
         for bad in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1", ""] {
             let message = error_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
