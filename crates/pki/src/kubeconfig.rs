@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::Error;
 
@@ -193,6 +194,43 @@ pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
     // Long base64 stays on one line: people expect that in a kubeconfig, and line-based tools need it.
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(&config, options).map_err(|error| Error::Yaml(error.to_string()))
+}
+
+/// What [`kubeconfig`] writes with a certificate inside: the fields of the document, and of each entry of its lists.
+const FIELDS: [&str; 6] = ["apiVersion", "kind", "current-context", "clusters", "users", "contexts"];
+const FIELDS_OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
+    // The name is one of this machine, which the URL does not have. It leads nowhere that the URL and the authority do not.
+    (
+        "clusters",
+        "cluster",
+        &["server", "tls-server-name", "certificate-authority-data"],
+    ),
+    ("users", "user", &["client-certificate-data", "client-key-data"]),
+    ("contexts", "context", &["cluster", "user", "namespace"]),
+];
+
+/// The first field of a kubeconfig that [`kubeconfig`] does not write with a [`Credential::ClientCertificate`], such as `users[].user.exec`; none if
+/// it has no such field. For kubeconfigs that somebody else may have written: one can run commands (`exec`), read files of this machine, and turn off
+/// the checks of TLS.
+pub fn find_foreign_field(document: &Value) -> Option<String> {
+    let find_other = |object: &Value, known: &[&str]| -> Option<String> {
+        let mut keys = object.as_object()?.keys();
+        keys.find(|key| !known.contains(&key.as_str())).cloned()
+    };
+    if let Some(field) = find_other(document, &FIELDS) {
+        return Some(field);
+    }
+    for (list, key, known) in FIELDS_OF_ENTRIES {
+        for entry in document[list].as_array().into_iter().flatten() {
+            if let Some(field) = find_other(entry, &["name", key]) {
+                return Some(format!("{list}[].{field}"));
+            }
+            if let Some(field) = find_other(&entry[key], known) {
+                return Some(format!("{list}[].{key}.{field}"));
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use berth_process::binaries::{self, Binary};
 use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, reap_marked, write_atomic};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -17,6 +17,7 @@ use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
 use crate::config::{HostClusterConfig, Purpose, SERVICE_ADDRESS};
 use crate::images::{Image, catalog};
+use crate::kubeconfigs::read_kubeconfig;
 use crate::pki::{HostPki, file};
 use crate::real::{self, RealNodes};
 use crate::stages::kwok_configuration;
@@ -425,9 +426,9 @@ pub fn destroy(home: &Path) -> Result<(), Error> {
 /// A client from a kubeconfig that this crate has written.
 ///
 /// # Errors
-/// [`Error::Kubeconfig`] when there is none at `path` or it is damaged.
+/// Those of [`read_kubeconfig`].
 pub async fn client_from(path: &Path) -> Result<Client, Error> {
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| Error::Kubeconfig(error.to_string()))?;
+    let kubeconfig = read_kubeconfig(path)?;
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| Error::Kubeconfig(error.to_string()))?;

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use berth_process::{create_private_dir, write_atomic};
+use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Ports};
@@ -32,10 +34,14 @@ impl Home {
     /// Creates the directories, all of them for the owner only.
     ///
     /// # Errors
-    /// [`Error::NotAHome`] when the directory holds something else already, [`Error::Process`] when one cannot be created.
+    /// [`Error::NotAHome`] when the directory holds something else already, [`Error::Process`] when one cannot be created, those of
+    /// [`Home::check_private`] when it is a home already.
     pub fn create(&self) -> Result<(), Error> {
         if !self.is_empty_or_home()? {
             return Err(Error::NotAHome(self.root.clone()));
+        }
+        if self.exists() {
+            self.check_private()?;
         }
         create_private_dir(&self.root)?;
         write_atomic(
@@ -89,6 +95,25 @@ impl Home {
     /// Whether [`Home::create`] has made this directory.
     pub fn exists(&self) -> bool {
         self.root.join(MARKER).is_file()
+    }
+
+    /// Checks that this user made the directory and nobody else can enter it, as [`Home::create`] leaves it. Commands take the home in the directory
+    /// in which they run, and that can be one into which others write, such as `/tmp`, or the copy of a repository that brings a home.
+    ///
+    /// # Errors
+    /// [`Error::NotPrivate`] when somebody else may have written what is in it, [`Error::File`] when it cannot be looked at.
+    pub fn check_private(&self) -> Result<(), Error> {
+        let metadata = fs::metadata(&self.root).map_err(|source| Error::File {
+            action: "read",
+            path: self.root.clone(),
+            source,
+        })?;
+        let is_own = metadata.uid() == geteuid().as_raw();
+        if is_own && metadata.permissions().mode() & 0o077 == 0 {
+            Ok(())
+        } else {
+            Err(Error::NotPrivate(self.root.clone()))
+        }
     }
 
     fn is_empty_or_home(&self) -> Result<bool, Error> {
@@ -212,6 +237,20 @@ mod tests {
         home.remove().unwrap();
         home.remove().unwrap();
         assert!(!home.root().exists());
+    }
+
+    #[test]
+    fn a_home_that_others_can_enter_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        home.create().unwrap();
+        home.check_private().unwrap();
+        // As in the copy of a repository.
+        fs::set_permissions(home.root(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(home.check_private(), Err(Error::NotPrivate(_))));
+        assert!(matches!(home.create(), Err(Error::NotPrivate(_))));
+        fs::set_permissions(home.root(), fs::Permissions::from_mode(0o700)).unwrap();
+        home.create().unwrap();
     }
 
     #[test]
