@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_api::{GROUP, TenantCluster, VERSION, system};
+use berth_api::{ALL_NAMESPACES, GROUP, TenantCluster, VERSION, system};
 use berth_process::write_atomic;
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
@@ -130,13 +130,12 @@ impl Bundle {
                 continue;
             }
             let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
-            self.add_list(
-                &format!("objects/{}.yaml", names.plural),
-                &resource,
-                None,
-                &ListParams::default(),
-            )
-            .await;
+            let path = format!("objects/{}.yaml", names.plural);
+            let read = self.read_list(&path, &resource, None, &ListParams::default()).await;
+            if let Some(mut values) = read {
+                values.retain(|value| is_all || is_about(&names.kind, value, tenants));
+                self.add_object(&path, values.into());
+            }
         }
         let nodes = resource("", "v1", "Node", "nodes");
         if is_all {
@@ -209,19 +208,30 @@ impl Bundle {
     }
 
     async fn add_list(&mut self, path: &str, resource: &ApiResource, namespace: Option<&str>, parameters: &ListParams) {
+        if let Some(values) = self.read_list(path, resource, namespace, parameters).await {
+            self.add_object(path, values.into());
+        }
+    }
+
+    /// The objects that are to be in the file at `path`; none if they cannot be read.
+    async fn read_list(
+        &mut self,
+        path: &str,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        parameters: &ListParams,
+    ) -> Option<Vec<Value>> {
         let client = self.client.clone();
         let objects: Api<DynamicObject> = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
         let list = objects.list(parameters).await;
-        if let Some(list) = self.note(path, list) {
-            let values = list
-                .items
-                .iter()
-                .map(|object| serde_json::to_value(object).unwrap_or_default());
-            self.add_object(path, values.collect());
-        }
+        let items = self.note(path, list)?.items;
+        let values = items
+            .iter()
+            .map(|object| serde_json::to_value(object).unwrap_or_default());
+        Some(values.collect())
     }
 
     /// Adds an object, or several, without what looks like a secret.
@@ -259,6 +269,26 @@ impl Bundle {
         }
         let failed = |error: std::io::Error| Error::Output(error.to_string());
         self.archive.finish(jiff::Timestamp::now().as_second()).map_err(failed)
+    }
+}
+
+/// Whether an object of the platform is for a bundle about these tenants. What others used, what the platform charges for it, and the users of other
+/// Projects are not.
+fn is_about(kind: &str, object: &Value, tenants: &[TenantCluster]) -> bool {
+    match kind {
+        "UsageRecord" => {
+            let uid = object["spec"]["tenant"]["uid"].as_str();
+            tenants.iter().any(|tenant| tenant.metadata.uid.as_deref() == uid)
+        }
+        "Project" => {
+            let namespaces = object["spec"]["namespaces"].as_array().into_iter().flatten();
+            let own = team_namespaces(tenants);
+            namespaces
+                .filter_map(Value::as_str)
+                .any(|name| name == ALL_NAMESPACES || own.contains(name))
+        }
+        "RateCard" => false,
+        _ => true,
     }
 }
 
