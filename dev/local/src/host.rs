@@ -415,9 +415,13 @@ impl HostCluster {
 ///
 /// # Errors
 /// [`Error::Process`] when a process cannot be ended, [`Error::File`] when a file cannot be removed: call it again then.
-/// [`Error::NotAHome`] when the directory is something else.
+/// [`Error::NotAHome`] when the directory is something else, [`Error::NotPrivate`] when somebody else may have written what is to be removed.
 pub fn destroy(home: &Path) -> Result<(), Error> {
     let home = Home::new(home);
+    if home.exists() {
+        // It says which networks and mounts of real nodes are removed.
+        home.check_private()?;
+    }
     reap_marked(home.root(), Duration::ZERO)?;
     real::remove(&home)?;
     home.remove()

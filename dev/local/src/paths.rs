@@ -249,6 +249,7 @@ mod tests {
         fs::set_permissions(home.root(), fs::Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(home.check_private(), Err(Error::NotPrivate(_))));
         assert!(matches!(home.create(), Err(Error::NotPrivate(_))));
+        assert!(matches!(crate::destroy(home.root()), Err(Error::NotPrivate(_))));
         fs::set_permissions(home.root(), fs::Permissions::from_mode(0o700)).unwrap();
         home.create().unwrap();
     }
