@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::Error;
 
+/// A field of kubeconfigs from which nothing follows.
+const PREFERENCES: &str = "preferences";
+
 /// Reads a kubeconfig that this crate has written. One with anything else is not used: it could run commands, or read files of this machine.
 ///
 /// # Errors
@@ -17,7 +20,11 @@ use crate::Error;
 pub fn read_kubeconfig(path: &Path) -> Result<Kubeconfig, Error> {
     let failed = |error: &dyn Display| Error::Kubeconfig(format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let document: Value = serde_saphyr::from_str(&text).map_err(|error| failed(&error))?;
+    let mut document: Value = serde_saphyr::from_str(&text).map_err(|error| failed(&error))?;
+    // kubectl writes it when it changes the file, for example the namespace of a context.
+    if let Some(fields) = document.as_object_mut() {
+        fields.remove(PREFERENCES);
+    }
     if let Some(field) = find_foreign_field(&document) {
         return Err(Error::ForeignKubeconfig {
             path: path.to_owned(),
@@ -38,7 +45,7 @@ mod tests {
         let path = folder.path().join("host.kubeconfig");
         let read = |user: Value| {
             let document = json!({
-                "apiVersion": "v1", "kind": "Config", "current-context": "host",
+                "apiVersion": "v1", "kind": "Config", "current-context": "host", "preferences": {},
                 "clusters": [{"name": "host", "cluster": {"server": "https://127.0.0.1:1"}}],
                 "users": [{"name": "host", "user": user}],
                 "contexts": [{"name": "host", "context": {"cluster": "host", "user": "host"}}],
