@@ -92,7 +92,8 @@ fn what_closes_a_pod_can_be_written_alone() {
     desired["metadata"]["annotations"] = json!({"note": "long"});
     desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
     let patch = closing_patch(&desired, &live).unwrap();
-    let expected = json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
+    let expected =
+        json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
     assert_eq!(patch, json!({"metadata": {"labels": expected}}));
 }
 
