@@ -7,7 +7,7 @@ use berth_pki::CertificateRequest;
 use berth_sync_rules::{
     kinds::pod::{
         certificate::{self, Asked, Identity, Requested, Step},
-        trust,
+        secret_size, trust,
     },
     model::{
         KindId, json,
@@ -163,11 +163,11 @@ pub(super) async fn collect(
         let bytes = json::text(secret, &["metadata", "annotations", labels::BYTES]);
         let bytes = bytes.and_then(|bytes| bytes.parse().ok());
         let bytes =
-            bytes.unwrap_or_else(|| trust::secret_bytes(object, &trust::bundles(&engine.cache, object), &before));
+            bytes.unwrap_or_else(|| secret_size::secret_bytes(object, &trust::bundles(&engine.cache, object), &before));
         let annotations = json!({
             labels::CERTIFICATES: json!(refresh_times).to_string(),
             labels::CERTIFICATE_BYTES: json!(sizes).to_string(),
-            labels::BYTES: trust::bytes_with(bytes, &before, &sizes).to_string(),
+            labels::BYTES: secret_size::bytes_with(bytes, &before, &sizes).to_string(),
         });
         found.patch = Some(json!({"metadata": {"annotations": annotations}, "stringData": files}));
     }

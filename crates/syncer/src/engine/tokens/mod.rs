@@ -16,7 +16,7 @@ use berth_api::labels;
 use berth_sync_rules::{
     kinds::pod::{
         certificate::{self, Sizes},
-        token,
+        secret_size, token,
         trust::{self, Bundles},
     },
     model::{
@@ -90,7 +90,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     };
     // Once: where many pods are created, it has been packed by now, and is unpacked each time.
     let secret_object = secret.object();
-    let expected = trust::secret_bytes(&object, &bundles, &certificate::sizes(&secret_object));
+    let expected = secret_size::secret_bytes(&object, &bundles, &certificate::sizes(&secret_object));
     let bytes = u64::from(secret.bytes).max(expected as u64);
     let renews = !are_current(&secret_object, &object);
     // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet, or too many.
@@ -174,7 +174,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
 pub(super) fn secret_bytes(engine: &Engine, pod: &Value) -> u64 {
     let bundles = trust::bundles(&engine.cache, pod);
     if needs_secret(pod, &bundles) {
-        trust::secret_bytes(pod, &bundles, &Sizes::new()) as u64
+        secret_size::secret_bytes(pod, &bundles, &Sizes::new()) as u64
     } else {
         0
     }
@@ -204,7 +204,7 @@ impl Changes {
 
     /// Records how many bytes the Secret has.
     fn set_bytes(&mut self, pod: &Value, bundles: &Bundles, sizes: &Sizes) {
-        let bytes = trust::secret_bytes(pod, bundles, sizes).to_string();
+        let bytes = secret_size::secret_bytes(pod, bundles, sizes).to_string();
         self.annotations.insert(labels::BYTES.into(), bytes.into());
     }
 
