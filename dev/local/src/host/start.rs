@@ -1,6 +1,6 @@
 //! Starting a host cluster, and using one that another process runs.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,9 +56,7 @@ impl HostCluster {
         } else {
             None
         };
-        let address = real.as_ref().map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
-        let service_address = real.as_ref().map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
-        let pki = HostPki::load_or_create(&home, &[service_address, address])?;
+        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
         let cluster = Self {
             inner: Arc::new(Inner {
                 home,
@@ -86,9 +84,7 @@ impl HostCluster {
         } else {
             None
         };
-        let address = real.as_ref().map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
-        let service_address = real.as_ref().map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
-        let pki = HostPki::load_or_create(&home, &[service_address, address])?;
+        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
         let supervisor = Supervisor::closed(home.run());
         Ok(Self {
             inner: Arc::new(Inner {
@@ -203,6 +199,14 @@ impl HostCluster {
         futures::future::try_join_all(specs.into_iter().map(ensure)).await?;
         Ok(())
     }
+}
+
+/// Where the API server listens, and the certificates for it.
+fn address_and_certificates(home: &Home, real: Option<&RealNodes>) -> Result<(IpAddr, HostPki), Error> {
+    let address = real.map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
+    let service_address = real.map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
+    let pki = HostPki::load_or_create(home, &[service_address, address])?;
+    Ok((address, pki))
 }
 
 /// Imports the images that every node needs, and those of the cluster's own pods.

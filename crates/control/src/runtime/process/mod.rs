@@ -210,6 +210,20 @@ fn remove_old_policies(dir: &Path, files: &BTreeMap<String, String>) -> Result<(
     Ok(())
 }
 
+/// Ports of this machine that no process listens on now, for the components of a tenant.
+///
+/// # Errors
+/// There are none.
+pub fn free_ports() -> Result<Ports, RuntimeError> {
+    Ok(Ports {
+        api_server: free_port()?,
+        syncer_admin: free_port()?,
+        admission: free_port()?,
+        egress: free_port()?,
+        dns: free_port()?,
+    })
+}
+
 #[async_trait]
 impl ControlPlaneRuntime for ProcessRuntime {
     fn versions(&self) -> Vec<String> {
@@ -217,13 +231,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
     }
 
     fn allocate_ports(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
-        Ok(Ports {
-            api_server: free_port()?,
-            syncer_admin: free_port()?,
-            admission: free_port()?,
-            egress: free_port()?,
-            dns: free_port()?,
-        })
+        free_ports()
     }
 
     async fn find_endpoints(

@@ -4,13 +4,9 @@ use serde_json::Value;
 
 /// Calls `visit` for every value at a path such as `spec.tls[].secretName`, where `[]` stands for each item of a list.
 pub fn each(value: &Value, path: &str, visit: &mut dyn FnMut(&Value)) {
-    let Some((step, rest)) = path
-        .split_once('.')
-        .map_or_else(|| (!path.is_empty()).then_some((path, "")), Some)
-    else {
+    let Some((field, is_list, rest)) = first_step(path) else {
         return visit(value);
     };
-    let (field, is_list) = step.strip_suffix("[]").map_or((step, false), |field| (field, true));
     match value.get(field) {
         Some(Value::Array(items)) if is_list => items.iter().for_each(|item| each(item, rest, visit)),
         Some(value) if !is_list => each(value, rest, visit),
@@ -20,18 +16,23 @@ pub fn each(value: &Value, path: &str, visit: &mut dyn FnMut(&Value)) {
 
 /// The same as [`each`] for values that are changed.
 pub fn each_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut Value)) {
-    let Some((step, rest)) = path
-        .split_once('.')
-        .map_or_else(|| (!path.is_empty()).then_some((path, "")), Some)
-    else {
+    let Some((field, is_list, rest)) = first_step(path) else {
         return visit(value);
     };
-    let (field, is_list) = step.strip_suffix("[]").map_or((step, false), |field| (field, true));
     match value.get_mut(field) {
         Some(Value::Array(items)) if is_list => items.iter_mut().for_each(|item| each_mut(item, rest, visit)),
         Some(value) if !is_list => each_mut(value, rest, visit),
         _ => {}
     }
+}
+
+/// The field at which a path begins, whether it stands for each item of a list there, and the rest of the path. None if the path is empty.
+fn first_step(path: &str) -> Option<(&str, bool, &str)> {
+    let (step, rest) = path
+        .split_once('.')
+        .map_or_else(|| (!path.is_empty()).then_some((path, "")), Some)?;
+    let (field, is_list) = step.strip_suffix("[]").map_or((step, false), |field| (field, true));
+    Some((field, is_list, rest))
 }
 
 /// As [`each_mut`]; the last field of the path is also visited where an object has none. It is null there, and stays if the visit leaves it.
