@@ -1,6 +1,6 @@
 //! The ClusterRoles of the chart that extend those of Kubernetes.
 
-use crate::render::{find, named, template};
+use crate::render::{named, template};
 use serde_json::{Value, json};
 
 /// The names of the chart's ClusterRoles that are part of one of Kubernetes.
@@ -38,7 +38,8 @@ async fn edit_is_extended_only_where_classes_and_pools_need_a_right_of_their_own
 async fn readers_of_usage_have_a_role_that_nothing_binds_or_extends() {
     const NAME: &str = "berth-usage-reader";
     let all = template(&json!({})).await.unwrap();
-    let role = find(&all, &format!("ClusterRole/{NAME}")).unwrap();
+    let is_role = |document: &&Value| named(document) == format!("ClusterRole/{NAME}");
+    let role = all.iter().find(is_role).unwrap();
     let rule = json!({"apiGroups": ["berth.dev"], "resources": ["usagerecords", "ratecards"], "verbs": ["get", "list", "watch"]});
     assert_eq!(role["rules"], json!([rule]));
     assert!(role["metadata"]["labels"].is_null(), "{role}");
