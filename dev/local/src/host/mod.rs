@@ -1,17 +1,18 @@
-//! A host cluster: using, stopping and removing it.
+//! Starting, using and removing a host cluster.
 
-mod start;
+mod bring_up;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_process::{Supervisor, reap_marked};
+use berth_process::{Supervisor, SupervisorConfig, reap_marked};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::components::process;
+use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
 use crate::images::Image;
 use crate::pki::{HostPki, file};
 use crate::real::{self, RealNodes};
@@ -54,6 +55,76 @@ struct Inner {
 }
 
 impl HostCluster {
+    /// Starts a host cluster, or adopts and completes one whose processes run already. Returns when it accepts pods and
+    /// its nodes are ready. `progress` is called with each step.
+    ///
+    /// # Errors
+    /// See [`Error`]. What was started goes on running: start again, or remove it with [`destroy`].
+    pub async fn start(mut config: HostClusterConfig, progress: impl Fn(&str)) -> Result<Self, Error> {
+        let home = Home::new(&config.home);
+        home.create()?;
+        // Created now, so that links in its path can be followed.
+        let home = Home::new(home.root());
+        let supervisor = Supervisor::open(SupervisorConfig {
+            dir: home.run(),
+            die_with_parent: config.die_with_parent,
+        })
+        .await?;
+        let ports = Ports::load_or_choose(&home)?;
+        let real = if config.real_nodes {
+            progress("making namespaces and links for the nodes");
+            let real = RealNodes::create(&home, &config)?;
+            if let Err(why) = real::raise_limits() {
+                progress(&format!("going on, but nodes may fail: {why}"));
+            }
+            // A range of its own, so that several clusters can be reached from this machine.
+            config.service_ranges = real.services();
+            Some(real)
+        } else {
+            None
+        };
+        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
+        let cluster = Self {
+            inner: Arc::new(Inner {
+                home,
+                ports,
+                address,
+                real,
+                pki,
+                supervisor,
+            }),
+        };
+        cluster.bring_up(&config, progress).await?;
+        Ok(cluster)
+    }
+
+    /// A cluster that another process runs: it can be used, but not started or stopped. `config` is what it was
+    /// started with.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it was never started or its files cannot be read.
+    pub fn attach(config: &HostClusterConfig) -> Result<Self, Error> {
+        let home = Home::new(&config.home);
+        let ports = Ports::load_or_choose(&home)?;
+        let real = if config.real_nodes {
+            Some(RealNodes::load(&home, config)?)
+        } else {
+            None
+        };
+        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
+        let supervisor = Supervisor::closed(home.run());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                home,
+                ports,
+                address,
+                real,
+                pki,
+                supervisor,
+            }),
+        })
+    }
+
     /// The state directory.
     pub fn home(&self) -> &Home {
         &self.inner.home
@@ -248,4 +319,12 @@ pub async fn client_from(path: &Path) -> Result<Client, Error> {
     // Callers that wait for an API server try again soon themselves; the pauses of the built-in retry grow.
     config.default_retry = false;
     Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))
+}
+
+/// Where the API server listens, and the certificates for it.
+fn address_and_certificates(home: &Home, real: Option<&RealNodes>) -> Result<(IpAddr, HostPki), Error> {
+    let address = real.map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
+    let service_address = real.map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
+    let pki = HostPki::load_or_create(home, &[service_address, address])?;
+    Ok((address, pki))
 }

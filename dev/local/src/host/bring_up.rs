@@ -1,26 +1,23 @@
-//! Starting a host cluster, and using one that another process runs.
+//! Starting the processes of a host cluster, in their order.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_process::binaries::{self, Binary};
-use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, write_atomic};
+use berth_process::{ProcessSpec, write_atomic};
 use kube::Client;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::{HostCluster, Inner};
+use crate::Error;
 use crate::admission;
 use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
-use crate::config::{HostClusterConfig, Purpose, SERVICE_ADDRESS};
+use crate::config::{HostClusterConfig, Purpose};
 use crate::images::{Image, catalog};
-use crate::pki::HostPki;
-use crate::real::{self, RealNodes};
+use crate::real::RealNodes;
 use crate::stages::kwok_configuration;
-use crate::{Error, Home, Ports};
 
 /// How long a part of the cluster may take to get ready. Generous: machines are shared, binaries come from cold disks.
 const READY_TIMEOUT: Duration = Duration::from_mins(5);
@@ -28,77 +25,8 @@ const READY_TIMEOUT: Duration = Duration::from_mins(5);
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl HostCluster {
-    /// Starts a host cluster, or adopts and completes one whose processes run already. Returns when it accepts pods and
-    /// its nodes are ready. `progress` is called with each step.
-    ///
-    /// # Errors
-    /// See [`Error`]. What was started goes on running: start again, or remove it with [`destroy`](super::destroy).
-    pub async fn start(mut config: HostClusterConfig, progress: impl Fn(&str)) -> Result<Self, Error> {
-        let home = Home::new(&config.home);
-        home.create()?;
-        // Created now, so that links in its path can be followed.
-        let home = Home::new(home.root());
-        let supervisor = Supervisor::open(SupervisorConfig {
-            dir: home.run(),
-            die_with_parent: config.die_with_parent,
-        })
-        .await?;
-        let ports = Ports::load_or_choose(&home)?;
-        let real = if config.real_nodes {
-            progress("making namespaces and links for the nodes");
-            let real = RealNodes::create(&home, &config)?;
-            if let Err(why) = real::raise_limits() {
-                progress(&format!("going on, but nodes may fail: {why}"));
-            }
-            // A range of its own, so that several clusters can be reached from this machine.
-            config.service_ranges = real.services();
-            Some(real)
-        } else {
-            None
-        };
-        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
-        let cluster = Self {
-            inner: Arc::new(Inner {
-                home,
-                ports,
-                address,
-                real,
-                pki,
-                supervisor,
-            }),
-        };
-        cluster.bring_up(&config, progress).await?;
-        Ok(cluster)
-    }
-
-    /// A cluster that another process runs: it can be used, but not started or stopped. `config` is what it was
-    /// started with.
-    ///
-    /// # Errors
-    /// [`Error::File`] when it was never started or its files cannot be read.
-    pub fn attach(config: &HostClusterConfig) -> Result<Self, Error> {
-        let home = Home::new(&config.home);
-        let ports = Ports::load_or_choose(&home)?;
-        let real = if config.real_nodes {
-            Some(RealNodes::load(&home, config)?)
-        } else {
-            None
-        };
-        let (address, pki) = address_and_certificates(&home, real.as_ref())?;
-        let supervisor = Supervisor::closed(home.run());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                home,
-                ports,
-                address,
-                real,
-                pki,
-                supervisor,
-            }),
-        })
-    }
-
-    async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
+    /// Starts what does not run, and returns when the cluster accepts pods and its nodes are ready.
+    pub(super) async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
         let Inner {
             home,
             ports,
@@ -199,14 +127,6 @@ impl HostCluster {
         futures::future::try_join_all(specs.into_iter().map(ensure)).await?;
         Ok(())
     }
-}
-
-/// Where the API server listens, and the certificates for it.
-fn address_and_certificates(home: &Home, real: Option<&RealNodes>) -> Result<(IpAddr, HostPki), Error> {
-    let address = real.map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
-    let service_address = real.map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
-    let pki = HostPki::load_or_create(home, &[service_address, address])?;
-    Ok((address, pki))
 }
 
 /// Imports the images that every node needs, and those of the cluster's own pods.
