@@ -2,12 +2,13 @@
 
 mod archive;
 mod redact;
+mod related;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_api::{ALL_NAMESPACES, GROUP, TenantCluster, VERSION, system};
+use berth_api::{GROUP, TenantCluster, VERSION, system};
 use berth_process::write_atomic;
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +23,7 @@ use crate::host::{Host, HostArguments};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
+use related::{Objects, keep_related};
 
 /// Lines of each log, the last ones.
 const LOG_LINES: i64 = 5000;
@@ -123,20 +125,7 @@ impl Bundle {
             .iter()
             .map(|tenant| serde_json::to_value(tenant).unwrap_or_default());
         self.add_object("objects/tenantclusters.yaml", tenant_values.collect());
-        for definition in berth_api::crd::all() {
-            let names = definition.spec.names;
-            // Those of this command's tenants are there; what is in control-plane namespaces follows.
-            if names.kind == "TenantCluster" || definition.spec.scope == "Namespaced" {
-                continue;
-            }
-            let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
-            let path = format!("objects/{}.yaml", names.plural);
-            let read = self.read_list(&path, &resource, None, &ListParams::default()).await;
-            if let Some(mut values) = read {
-                values.retain(|value| is_all || is_about(&names.kind, value, tenants));
-                self.add_object(&path, values.into());
-            }
-        }
+        self.collect_platform(tenants, is_all).await;
         let nodes = resource("", "v1", "Node", "nodes");
         if is_all {
             self.add_list("objects/nodes.yaml", &nodes, None, &ListParams::default())
@@ -150,6 +139,32 @@ impl Bundle {
         for namespace in team_namespaces(tenants) {
             let path = format!("namespaces/{namespace}/events.yaml");
             self.add_list(&path, &events, Some(&namespace), &of_tenants).await;
+        }
+    }
+
+    /// The objects of the platform.
+    async fn collect_platform(&mut self, tenants: &[TenantCluster], is_all: bool) {
+        let mut lists = Vec::new();
+        for definition in berth_api::crd::all() {
+            let names = definition.spec.names;
+            // Those of this command's tenants are there; what is in control-plane namespaces follows.
+            if names.kind == "TenantCluster" || definition.spec.scope == "Namespaced" {
+                continue;
+            }
+            let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
+            let path = format!("objects/{}.yaml", names.plural);
+            let items = self.read_list(&path, &resource, None, &ListParams::default()).await;
+            lists.extend(items.map(|items| Objects {
+                kind: names.kind,
+                path,
+                items,
+            }));
+        }
+        if !is_all {
+            keep_related(&mut lists, tenants);
+        }
+        for Objects { path, items, .. } in lists {
+            self.add_object(&path, items.into());
         }
     }
 
@@ -269,26 +284,6 @@ impl Bundle {
         }
         let failed = |error: std::io::Error| Error::Output(error.to_string());
         self.archive.finish(jiff::Timestamp::now().as_second()).map_err(failed)
-    }
-}
-
-/// Whether an object of the platform is for a bundle about these tenants. What others used, what the platform charges for it, and the users of other
-/// Projects are not.
-fn is_about(kind: &str, object: &Value, tenants: &[TenantCluster]) -> bool {
-    match kind {
-        "UsageRecord" => {
-            let uid = object["spec"]["tenant"]["uid"].as_str();
-            tenants.iter().any(|tenant| tenant.metadata.uid.as_deref() == uid)
-        }
-        "Project" => {
-            let namespaces = object["spec"]["namespaces"].as_array().into_iter().flatten();
-            let own = team_namespaces(tenants);
-            namespaces
-                .filter_map(Value::as_str)
-                .any(|name| name == ALL_NAMESPACES || own.contains(name))
-        }
-        "RateCard" => false,
-        _ => true,
     }
 }
 
