@@ -45,9 +45,18 @@ pub enum Error {
         home = .0.display()
     )]
     NotPrivate(PathBuf),
+    /// The home was not created where it is, so somebody else may have written what is in it.
+    #[error(
+        "{home} is a copy of the home of a host cluster, or an earlier version of Berth made it: it is not used, because what is in it can run \
+         commands as you. Remove the directory and start a new cluster with `berth dev up`. To use another cluster, name its kubeconfig with \
+         --kubeconfig or in KUBECONFIG",
+        home = .0.display()
+    )]
+    CopiedHome(PathBuf),
     /// A kubeconfig of the home has what this crate does not write.
     #[error(
-        "{} has the field {field}, which Berth does not write, so somebody else changed it: it is not used, because it can run commands as you",
+        "{} has the field {field}, which Berth does not write: it is not used, because such a file can run commands as you. Take out the field, or \
+         name another kubeconfig with --kubeconfig or in KUBECONFIG",
         path.display()
     )]
     ForeignKubeconfig {

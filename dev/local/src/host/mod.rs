@@ -103,9 +103,10 @@ impl HostCluster {
     /// started with.
     ///
     /// # Errors
-    /// [`Error::File`] when it was never started or its files cannot be read.
+    /// [`Error::File`] when it was never started or its files cannot be read, those of [`Home::check_private`].
     pub fn attach(config: &HostClusterConfig) -> Result<Self, Error> {
         let home = Home::new(&config.home);
+        home.check_private()?;
         let ports = Ports::load_or_choose(&home)?;
         let real = if config.real_nodes {
             Some(RealNodes::load(&home, config)?)
@@ -300,13 +301,11 @@ impl HostCluster {
 ///
 /// # Errors
 /// [`Error::Process`] when a process cannot be ended, [`Error::File`] when a file cannot be removed: call it again then.
-/// [`Error::NotAHome`] when the directory is something else, [`Error::NotPrivate`] when somebody else may have written what is to be removed.
+/// [`Error::NotAHome`] when the directory is something else, [`Error::NotPrivate`] and, with real nodes, [`Error::CopiedHome`] when somebody else
+/// may have written what is to be removed.
 pub fn destroy(home: &Path) -> Result<(), Error> {
     let home = Home::new(home);
-    if home.exists() {
-        // It says which networks and mounts of real nodes are removed.
-        home.check_private()?;
-    }
+    home.check_removable()?;
     reap_marked(home.root(), Duration::ZERO)?;
     real::remove(&home)?;
     home.remove()
