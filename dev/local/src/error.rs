@@ -48,8 +48,8 @@ pub enum Error {
     /// The home was not created where it is, so somebody else may have written what is in it.
     #[error(
         "{home} is a copy of the home of a host cluster, or an earlier version of Berth made it: it is not used, because what is in it can run \
-         commands as you. Remove the directory and start a new cluster with `berth dev up`. To use another cluster, name its kubeconfig with \
-         --kubeconfig or in KUBECONFIG",
+         commands as you. Remove it with `berth dev down`, of the version that made it, or remove the directory, and start a new cluster. To use \
+         another cluster, name its kubeconfig with --kubeconfig or in KUBECONFIG",
         home = .0.display()
     )]
     CopiedHome(PathBuf),
