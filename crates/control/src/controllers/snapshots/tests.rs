@@ -232,6 +232,25 @@ async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
+    let mut case = Case::new();
+    case.create("saved");
+    case.pass_until("saved", "Completed").await;
+    let record = json!({
+        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "checksum": "", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
+    });
+    let id = TenantId::new("vision", UID);
+    let text = record.to_string().into_bytes();
+    case.memory.write_restore(&id, text, None).await.unwrap();
+    let mut deleted = case.get("saved").unwrap();
+    deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+    case.host.insert(&format!("{SNAPSHOTS}/saved"), deleted);
+    case.pass().await;
+    assert!(case.file("saved").exists());
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_store_nothing_is_taken_and_nothing_waits() {
     let mut case = Case::new();
     case.context.store = None;
