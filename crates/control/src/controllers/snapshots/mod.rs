@@ -141,7 +141,10 @@ fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantF
             .filter(|_| sleeps)
             .and_then(|sleep| sleep.since.as_ref())
             .map(|since| since.0),
-        restore: restore.map(|RestoreUnderWay { saved_as }| RestoreFacts { saved_as }),
+        restore: restore.map(|restore| {
+            let RestoreUnderWay { snapshot_uid, saved_as } = restore;
+            RestoreFacts { snapshot_uid, saved_as }
+        }),
         uid,
     })
 }

@@ -158,6 +158,35 @@ async fn a_control_that_is_killed_leaves_no_completed_snapshot_and_the_next_one_
     assert_eq!(case.get("a").unwrap()["status"]["attempts"], 2);
 }
 
+#[tokio::test]
+async fn how_an_attempt_ended_is_not_written_once_another_control_has_begun_it_again() {
+    let case = Case::new();
+    case.create("a");
+    let begun = |attempts: u32| {
+        let mut snapshot = case.get("a").unwrap();
+        snapshot["status"] = json!({"phase": "Running", "attempts": attempts});
+        snapshot
+    };
+    case.host.insert(&format!("{SNAPSHOTS}/a"), begun(2));
+    let end = |attempts: u32| {
+        let snapshot: TenantSnapshot = serde_json::from_value(begun(attempts)).unwrap();
+        let condition = ConditionUpdate::mark_true(COMPLETED, "Completed", String::new());
+        let status = next_status(
+            &snapshot,
+            SnapshotPhase::Completed,
+            &condition,
+            case.context.clock.now(),
+        );
+        (snapshot, status)
+    };
+    let (earlier, status) = end(1);
+    assert!(!begin::write_end(&case.context, &earlier, &status).await.unwrap());
+    assert_eq!(case.phase("a"), "Running");
+    let (same, status) = end(2);
+    assert!(begin::write_end(&case.context, &same, &status).await.unwrap());
+    assert_eq!(case.phase("a"), "Completed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_written_is_tried_again_and_not_for_ever() {
     let mut case = Case::new();

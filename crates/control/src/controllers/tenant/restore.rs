@@ -286,6 +286,8 @@ impl Default for Restores {
 /// A restore that other controllers take account of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreUnderWay {
+    /// UID of the TenantSnapshot to which the tenant is set back.
+    pub snapshot_uid: String,
     /// The TenantSnapshot that it waits for.
     pub saved_as: Option<String>,
 }
@@ -433,6 +435,7 @@ impl Restores {
         let all = lock(&self.all);
         let record = all.get(uid)?.record.as_ref()?;
         Some(RestoreUnderWay {
+            snapshot_uid: record.snapshot_uid.clone(),
             saved_as: { record.saved_as.clone() }.filter(|_| record.phase == RestorePhase::Saving),
         })
     }

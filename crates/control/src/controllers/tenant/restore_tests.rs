@@ -148,12 +148,13 @@ async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     let restores = Restores::default();
     assert_eq!(restores.under_way("uid"), None);
     restores.note_record("uid", record(RestorePhase::Saving));
-    let waits = RestoreUnderWay {
-        saved_as: Some("saved".into()),
+    let with = |saved_as: Option<&str>| RestoreUnderWay {
+        snapshot_uid: "77aa".into(),
+        saved_as: saved_as.map(ToOwned::to_owned),
     };
-    assert_eq!(restores.under_way("uid"), Some(waits));
+    assert_eq!(restores.under_way("uid"), Some(with(Some("saved"))));
     restores.note_record("uid", record(RestorePhase::Replacing));
-    assert_eq!(restores.under_way("uid"), Some(RestoreUnderWay { saved_as: None }));
+    assert_eq!(restores.under_way("uid"), Some(with(None)));
     assert!(!restores.knows_none("uid"));
     assert_eq!(restores.note_none("uid"), Gone::Ended(record(RestorePhase::Replacing)));
     assert_eq!((restores.under_way("uid"), restores.knows_none("uid")), (None, true));
