@@ -409,7 +409,13 @@ async fn rewrite_if_encrypted(
         .is_some_and(|state| state.phase == EncryptionPhase::Completed);
     if is_completed {
         let step = EncryptionStep::Enter(EncryptionPhase::Rewriting);
-        keys::record_encryption(context, tenant, encryption, &step).await?;
+        let after = keys::record_encryption(context, tenant, encryption, &step).await?;
+        // Somebody has changed the keys since they were read.
+        if after.is_some_and(|state| state.phase == EncryptionPhase::Completed) {
+            return Err(blocked(
+                "the keys of the tenant were changed; Berth reads them again".into(),
+            ));
+        }
     }
     Ok(())
 }

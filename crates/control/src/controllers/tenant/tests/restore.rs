@@ -9,6 +9,7 @@ use crate::{
     datastore::{RestorePhase, RestoreRecord, TenantContents},
     testing::{MemoryContents, ScriptedApi},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use berth_snapshots::{Entry, Store};
 use futures::stream;
@@ -178,7 +179,7 @@ impl Case {
             started_at: self.fixture.context.clock.now(),
             phase,
             attempts: 1,
-            identity: None,
+            identity: (phase == RestorePhase::Replaced).then(|| STANDARD.encode(identity())),
         };
         let expected = self.memory.record().map(|record| record.revision);
         let id = self.fixture.id.clone();

@@ -1,13 +1,15 @@
 //! A restore in whose middle something else happens.
 
 use super::{
+    encryption::{pki, pki_path, reconcile_some, set_rules},
     own_endpoints::{MACHINE, POD, insert, names, offer_machines},
     restore::{Case, LOCATION, old_objects},
 };
 use crate::datastore::{RestorePhase, RestoreRecord};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use berth_sync_rules::kinds::endpoint_slice::SYNCER;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The record of the restore.
@@ -179,4 +181,57 @@ async fn endpoints_of_pods_go_before_anything_is_replaced() {
     }
     assert_eq!(record(&case).phase, RestorePhase::Saving);
     assert_eq!(names(&case.fixture), ["machine"]);
+}
+
+/// A tenant whose class encrypts something, and that stores everything so.
+async fn encrypted() -> Case {
+    let mut case = Case::new().await;
+    set_rules(&case.fixture, &json!({}));
+    reconcile_some(&mut case.fixture, |_, _| {}).await;
+    assert_eq!(encryption(&case)["phase"], "Completed");
+    case
+}
+
+/// What the Secret with the keys says of the encryption.
+fn encryption(case: &Case) -> Value {
+    let pki = pki(&case.fixture);
+    let text = STANDARD.decode(pki["encryption.json"].as_str().unwrap()).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// How often the Secret with the keys was written since the call with this number.
+fn writes_of_keys(case: &Case, since: usize) -> usize {
+    let calls = case.fixture.script.calls().split_off(since);
+    let write = format!("host PUT {}", pki_path(&case.fixture));
+    calls.iter().filter(|call| call.text == write).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_restored_is_rewritten_as_the_class_says() {
+    let mut case = encrypted().await;
+    let calls = case.fixture.count_calls();
+    case.request_of("nightly", false);
+    case.reconcile_until("Restored").await;
+    for _ in 0..10 {
+        case.reconcile().await;
+    }
+    assert_eq!(encryption(&case)["phase"], "Completed");
+    assert_eq!(writes_of_keys(&case, calls), 2, "Rewriting and Completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_changed_meanwhile_are_read_again_before_a_restore_ends() {
+    let mut case = encrypted().await;
+    case.interrupt(RestorePhase::Replaced).await;
+    let calls = case.fixture.count_calls();
+    let mut secret = case.fixture.host.get(&pki_path(&case.fixture)).unwrap();
+    let mut state = encryption(&case);
+    state["since"] = "2026-01-01T00:00:00Z".into();
+    secret["data"]["encryption.json"] = STANDARD.encode(state.to_string()).into();
+    case.fixture.host.insert(&pki_path(&case.fixture), secret);
+    case.reconcile_until("Restored").await;
+    for _ in 0..10 {
+        case.reconcile().await;
+    }
+    assert_eq!(writes_of_keys(&case, calls), 2, "Rewriting and Completed");
 }
