@@ -276,7 +276,8 @@ async fn follow_request(
             let why = format!("the TenantSnapshot {name} cannot be used instead: {message}");
             withdraw(context, tenant, name).await;
             restores.note_failing(&uid, record.clone(), why);
-            return Ok(false);
+            // For the condition to say so.
+            return Ok(true);
         }
         Compared::Same(source) => source,
     };

@@ -174,15 +174,14 @@ impl RestoreTask {
             self.record.saved_as = None;
             return Ok(());
         }
-        let after = match self.record.saved_after {
-            Some(after) => after,
-            None => {
-                // The record was written after everything had ended.
-                let after = self.revision;
-                self.record.saved_after = Some(after);
-                self.write().await?;
-                after
-            }
+        let after = if let Some(after) = self.record.saved_after {
+            after
+        } else {
+            // The record was written after everything had ended.
+            let after = self.revision;
+            self.record.saved_after = Some(after);
+            self.write().await?;
+            after
         };
         self.save(&name, after).await
     }
@@ -192,7 +191,7 @@ impl RestoreTask {
         if let (Some(name), Some(after)) = (&self.record.saved_as, self.record.saved_after)
             && self.find_saved(name, after, true) != Saved::Yes
         {
-            return Err(not_saved("the TenantSnapshot was deleted".into()));
+            return Err(not_saved("the TenantSnapshot was deleted"));
         }
         // From its deletion on, its file may be deleted by somebody who has not seen the record yet.
         let snapshots: Api<Watched<PartialObjectMeta<TenantSnapshot>>> =
@@ -254,7 +253,7 @@ impl RestoreTask {
             Err(error) => {
                 let error = api("create a TenantSnapshot")(error);
                 let refusal = error.refusal().map(ToOwned::to_owned);
-                return Err(refusal.map_or_else(|| TaskError::Host(error), not_saved));
+                return Err(refusal.map_or_else(|| TaskError::Host(error), |why| not_saved(&why)));
             }
         }
         let (deadline, mut was_seen) = (Instant::now() + SAVED_WITHIN, false);
@@ -263,11 +262,11 @@ impl RestoreTask {
             was_seen |= self.stores.snapshots.get(&place).is_some();
             match self.find_saved(name, after, was_seen) {
                 Saved::Yes => return Ok(()),
-                Saved::Never(why) => return Err(not_saved(why)),
+                Saved::Never(why) => return Err(not_saved(&why)),
                 Saved::Waits if Instant::now() < deadline => sleep(POLL).await,
                 Saved::Waits => {
                     let minutes = SAVED_WITHIN.as_secs() / 60;
-                    return Err(not_saved(format!("it took longer than {minutes} minutes")));
+                    return Err(not_saved(&format!("it took longer than {minutes} minutes")));
                 }
             }
         }
@@ -275,7 +274,7 @@ impl RestoreTask {
 }
 
 /// That nothing is replaced, because what is there could not be saved.
-fn not_saved(why: String) -> TaskError {
+fn not_saved(why: &str) -> TaskError {
     TaskError::GiveUp(Refusal {
         reason: "NotSaved",
         message: format!("no snapshot could be taken of what the tenant stores now: {why}"),
