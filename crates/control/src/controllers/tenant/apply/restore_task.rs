@@ -20,7 +20,7 @@ use crate::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{SnapshotTrigger, TenantSnapshot, names::TenantId};
-use berth_runtime::{queue::Queue, watched::Watched};
+use berth_runtime::queue::Queue;
 use berth_snapshots::Store;
 use kube::{
     Api, Client, Resource, ResourceExt, api::PostParams, core::PartialObjectMeta, runtime::reflector::ObjectRef,
@@ -194,10 +194,10 @@ impl RestoreTask {
             return Err(not_saved("the TenantSnapshot was deleted"));
         }
         // From its deletion on, its file may be deleted by somebody who has not seen the record yet.
-        let snapshots: Api<Watched<PartialObjectMeta<TenantSnapshot>>> =
-            Api::namespaced(self.client.clone(), &self.namespace);
-        let source = optional(snapshots.get(&self.record.snapshot_name).await).map_err(api("read a TenantSnapshot"))?;
-        let is_there = |source: &Watched<PartialObjectMeta<TenantSnapshot>>| {
+        let snapshots: Api<TenantSnapshot> = Api::namespaced(self.client.clone(), &self.namespace);
+        let source = optional(snapshots.get_metadata(&self.record.snapshot_name).await);
+        let source = source.map_err(api("read a TenantSnapshot"))?;
+        let is_there = |source: &PartialObjectMeta<TenantSnapshot>| {
             source.uid().as_ref() == Some(&self.record.snapshot_uid) && source.meta().deletion_timestamp.is_none()
         };
         if !source.as_ref().is_some_and(is_there) {
