@@ -170,11 +170,11 @@ impl FileUpload {
         let path = self.path.clone();
         let renamed = move |root: &Path| -> io::Result<()> {
             incomplete.rename(&path)?;
-            let directories = path
+            let mut directories = path
                 .ancestors()
                 .skip(1)
                 .take_while(|directory| directory.starts_with(root));
-            directories.map(|directory| File::open(directory)?.sync_all()).collect()
+            directories.try_for_each(|directory| File::open(directory)?.sync_all())
         };
         self.directory.run(renamed).await?;
         self.incomplete = None;
