@@ -318,7 +318,12 @@ fn a_restore_that_is_tried_again_and_again_raises_the_alert() {
         json!({"series": format!("berth_control_reconciles_total{{{labels}}}"), "values": values})
     };
     let raised_at = |time: &str, is_raised: bool| {
-        evaluates_to(&expression, time, "{namespace=\"berth-system\"}", is_raised.then_some(1))
+        evaluates_to(
+            &expression,
+            time,
+            "{namespace=\"berth-system\"}",
+            is_raised.then_some(1),
+        )
     };
     evaluate(
         &[

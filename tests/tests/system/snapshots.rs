@@ -9,6 +9,7 @@ use berth_api::{
     conditions::{self, READY, RESTORED},
     labels,
 };
+use berth_control::apply::is_status;
 use berth_tests::{
     objects::apply,
     sleep::{request, status},
@@ -19,10 +20,10 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 /// Objects in the namespace of the tenant that is deleted and comes back.
 const MAPS: usize = 150;
@@ -42,7 +43,7 @@ async fn fill(tenant: &Tenant) {
 /// The numbers in the ConfigMaps of the namespace.
 async fn read_maps(tenant: &Tenant) -> Result<BTreeMap<String, String>, String> {
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), WORK);
-    let listed = maps.list(&kube::api::ListParams::default()).await;
+    let listed = maps.list(&ListParams::default()).await;
     let items = listed.map_err(|error| error.to_string())?.items;
     let numbers = items.into_iter().filter_map(|map| {
         let number = map.data?.remove("number")?;
@@ -92,10 +93,9 @@ fn file(host: &TestCluster, status: &TenantSnapshotStatus) -> PathBuf {
 
 async fn ask(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
     let patch = json!({"metadata": {"annotations": {labels::RESTORE_SNAPSHOT: snapshot}}});
-    let patched = host
-        .tenants(&tenant.namespace)
-        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&patch));
-    patched.await.unwrap();
+    let tenants = host.tenants(&tenant.namespace);
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    tenants.patch(&tenant.name, &params, &patch).await.unwrap();
 }
 
 /// Waits until the tenant was set back to a snapshot and is ready.
@@ -113,6 +113,38 @@ async fn until_restored(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
         }
     })
     .await;
+}
+
+/// Whether the last restore ended before it had begun, so that somebody has to ask again.
+async fn is_interrupted(host: &TestCluster, tenant: &Tenant) -> Result<bool, String> {
+    let cluster = host.tenants(&tenant.namespace).get(&tenant.name).await;
+    let cluster = cluster.map_err(|error| error.to_string())?;
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    let is_interrupted = conditions.any(|condition| condition.type_ == RESTORED && condition.reason == "Interrupted");
+    Ok(is_interrupted && cluster.requested_restore().is_none())
+}
+
+/// Whether the tenant's API server answers that eve may not create a namespace.
+async fn is_forbidden_to_eve(tenant: &Tenant, name: &str) -> bool {
+    let created = create_namespace_as_eve(tenant, name).await;
+    created.is_err_and(|error| is_status(&error, 403))
+}
+
+/// Deletes all snapshots of the namespace of a tenant, and the tenant.
+async fn delete(host: &TestCluster, tenant: &Tenant) {
+    let (snapshots, all) = (snapshots(host, &tenant.namespace), ListParams::default());
+    snapshots
+        .delete_collection(&DeleteParams::default(), &all)
+        .await
+        .unwrap();
+    until("the snapshots are gone", SOON, async || {
+        match snapshots.list(&all).await {
+            Ok(list) if list.items.is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    tenant.delete(host).await;
 }
 
 /// Waits until a restore was refused for a reason.
@@ -150,15 +182,24 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         .await
         .unwrap();
     until_true("eve is no admin any more", SOON, async || {
-        create_namespace_as_eve(&tenant, "between").await.is_err()
+        is_forbidden_to_eve(&tenant, "between").await
     })
     .await;
     delete_work(&tenant).await;
     let later = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}});
     apply(&tenant.client, "default", &later).await.unwrap();
 
+    // In the snapshot she is an admin. She must have no right at any time, also not before control has written anything in the tenant.
+    let is_admin = async {
+        while create_namespace_as_eve(&tenant, "after").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
     ask(&host, &tenant, "kept").await;
-    until_restored(&host, &tenant, "kept").await;
+    tokio::select! {
+        () = until_restored(&host, &tenant, "kept") => {}
+        () = is_admin => panic!("eve is an admin of the tenant that is set back"),
+    }
     let maps = until("the objects are there again", SOON, async || read_maps(&tenant).await).await;
     assert_eq!(maps.len(), MAPS);
     assert_eq!(maps["map-7"], "7");
@@ -167,7 +208,7 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         others.get_opt("later").await.unwrap().is_none(),
         "it is newer than the snapshot"
     );
-    assert!(create_namespace_as_eve(&tenant, "after").await.is_err());
+    assert!(is_forbidden_to_eve(&tenant, "after").await);
     // What was there before is saved, and the way back is open.
     let saved = status(&host, &tenant).await.unwrap().restore.unwrap().saved_as.unwrap();
     ask(&host, &tenant, &saved).await;
@@ -177,7 +218,7 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
     let all = snapshots(&host, &tenant.namespace);
     all.delete("kept", &DeleteParams::default()).await.unwrap();
     until_true("the file is deleted", SOON, async || !file.exists()).await;
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
 }
 
 pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_touched(host: Arc<TestCluster>) {
@@ -205,7 +246,7 @@ pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_tou
     maps.get("later").await.unwrap();
     assert_eq!(read_maps(&tenant).await.unwrap().len(), MAPS);
     assert!(status(&host, &tenant).await.unwrap().restore.is_none());
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
     other.delete(&host).await;
 }
 
@@ -234,18 +275,21 @@ pub(crate) async fn control_is_killed_while_a_tenant_is_set_back(host: Arc<TestC
         })
         .await;
         kill_control(&host, after).await;
-        until(
-            "the objects of the snapshot are there",
-            2 * SOON,
-            async || match read_maps(&tenant).await?.len() {
+        until("the objects of the snapshot are there", 2 * SOON, async || {
+            if is_interrupted(&host, &tenant).await? {
+                // It was killed after it had removed the annotation, and before it had recorded the restore.
+                ask(&host, &tenant, "kept").await;
+            }
+            match read_maps(&tenant).await?.len() {
                 MAPS => Ok(()),
                 other => Err(format!("{other} {:?}", status(&host, &tenant).await)),
-            },
-        )
+            }
+        })
         .await;
-        assert_eq!(read_secret(&tenant).await.unwrap(), "from-the-snapshot");
         until_restored(&host, &tenant, "kept").await;
+        let secret = until("the Secret is read", SOON, async || read_secret(&tenant).await).await;
+        assert_eq!(secret, "from-the-snapshot");
         delete_work(&tenant).await;
     }
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
 }
