@@ -11,6 +11,7 @@ use berth_api::{
 };
 use berth_control::apply::is_status;
 use berth_tests::{
+    command_line::CommandLine,
     objects::apply,
     sleep::{request, status},
     tenant::{Tenant, cluster},
@@ -171,8 +172,17 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         create_namespace_as_eve(&tenant, "before").await
     })
     .await;
-    let taken = take(&host, &tenant, "kept").await;
-    assert!(taken.objects.unwrap() > MAPS as u64, "{taken:?}");
+    let (user, name) = (CommandLine::of_administrator(&host), "snapshots-undo/undo");
+    let create = ["snapshot", "create", name, "--name", "kept", "--ttl", "24h", "--wait"];
+    let (out, _) = user.run(&create, 0).await;
+    let taken = snapshots(&host, &tenant.namespace).get("kept").await.unwrap();
+    let taken = taken.status.unwrap();
+    let objects = taken.objects.unwrap();
+    assert_eq!(
+        out,
+        format!("TenantSnapshot snapshots-undo/kept is completed: {objects} objects.\n")
+    );
+    assert!(objects > MAPS as u64, "{taken:?}");
     assert!(file(&host, &taken).exists());
 
     let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
@@ -211,12 +221,27 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
     assert!(is_forbidden_to_eve(&tenant, "after").await);
     // What was there before is saved, and the way back is open.
     let saved = status(&host, &tenant).await.unwrap().restore.unwrap().saved_as.unwrap();
-    ask(&host, &tenant, &saved).await;
+    let restore = ["snapshot", "restore", name, &saved, "--wait"];
+    let (_, err) = user.run(&restore, 2).await;
+    assert!(
+        err.contains("volumes whose reclaim policy is Delete") && err.contains("--yes"),
+        "{err}"
+    );
+    let (out, err) = user.run(&[&restore[..], &["--yes"]].concat(), 0).await;
+    assert_eq!(out, format!("TenantCluster {name} was set back to {saved}.\n"));
+    assert!(err.contains("· Restored is False"), "{err}");
     until_restored(&host, &tenant, &saved).await;
     until("what is newer is there again", SOON, async || others.get("later").await).await;
     let file = file(&host, &taken);
-    let all = snapshots(&host, &tenant.namespace);
-    all.delete("kept", &DeleteParams::default()).await.unwrap();
+    let (out, _) = user.run(&["snapshot", "list", name, "-o", "name"], 0).await;
+    let listed: Vec<&str> = out.lines().collect();
+    let of_saved = format!("tenantsnapshot.berth.dev/{saved}");
+    assert!(
+        listed.contains(&"tenantsnapshot.berth.dev/kept") && listed.contains(&of_saved.as_str()),
+        "{out}"
+    );
+    let delete_kept = ["snapshot", "delete", "kept", "-n", "snapshots-undo"];
+    user.run(&delete_kept, 0).await;
     until_true("the file is deleted", SOON, async || !file.exists()).await;
     delete(&host, &tenant).await;
 }
@@ -241,6 +266,23 @@ pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_tou
     ] {
         ask(&host, &tenant, snapshot).await;
         until_refused(&host, &tenant, reason).await;
+    }
+    let user = CommandLine::of_administrator(&host);
+    for (snapshot, status, expected) in [
+        ("damaged", 1, "was not set back: the snapshot cannot be restored"),
+        ("foreign", 1, "a snapshot of another tenant"),
+        ("none", 3, "there is no TenantSnapshot snapshots-refused/none"),
+    ] {
+        let restore = [
+            "snapshot",
+            "restore",
+            "snapshots-refused/refused",
+            snapshot,
+            "--yes",
+            "--wait",
+        ];
+        let (_, err) = user.run(&restore, status).await;
+        assert!(err.contains(expected), "{err}");
     }
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
     maps.get("later").await.unwrap();
