@@ -5,16 +5,17 @@ use crate::{
     sleep::{create_namespace_as_eve, kill_control},
 };
 use berth_api::{
-    SnapshotPhase, TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
+    SnapshotPhase, TenantClass, TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
     conditions::{self, READY, RESTORED},
     labels,
 };
 use berth_control::apply::is_status;
 use berth_tests::{
     command_line::CommandLine,
+    files::example,
     objects::apply,
     sleep::{request, status},
-    tenant::{Tenant, cluster},
+    tenant::{Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
@@ -23,7 +24,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 /// Objects in the namespace of the tenant that is deleted and comes back.
@@ -334,4 +335,67 @@ pub(crate) async fn control_is_killed_while_a_tenant_is_set_back(host: Arc<TestC
         delete_work(&tenant).await;
     }
     delete(&host, &tenant).await;
+}
+
+pub(crate) async fn schemas_reject_invalid_snapshots(host: Arc<TestCluster>) {
+    const NAMESPACE: &str = "snapshots-schemas";
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let object = |kind: &str, spec: Value| {
+        let metadata = json!({"name": "snapshots-schemas"});
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+    };
+    let snapshot = |spec: Value| (NAMESPACE, object("TenantSnapshot", spec));
+    let class = |snapshots: Value| ("", object("TenantClass", json!({ "snapshots": snapshots })));
+    for ((namespace, object), expected) in [
+        (snapshot(json!({})), "spec.tenantClusterName"),
+        (snapshot(json!({"tenantClusterName": "A"})), "spec.tenantClusterName"),
+        (
+            snapshot(json!({"tenantClusterName": "a", "ttl": "59s"})),
+            "ttl must be at least 1m",
+        ),
+        (snapshot(json!({"tenantClusterName": "a", "ttl": "a day"})), "spec.ttl"),
+        (class(json!({"max": 1001})), "spec.snapshots.max"),
+        (
+            class(json!({"schedule": {"cron": "@daily"}})),
+            "spec.snapshots.schedule.cron",
+        ),
+        (
+            class(json!({"schedule": {"cron": "0 2 * * *", "timeZone": "../etc"}})),
+            "spec.snapshots.schedule.timeZone",
+        ),
+        (
+            class(json!({"schedule": {"cron": "0 2 * * *", "keep": 0}})),
+            "spec.snapshots.schedule.keep",
+        ),
+    ] {
+        let refused = apply(&host.client, namespace, &object).await;
+        let error = refused.expect_err(&object.to_string()).to_string();
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+    }
+    let (namespace, of_nobody) = snapshot(json!({"tenantClusterName": "nobody"}));
+    apply(&host.client, namespace, &of_nobody).await.unwrap();
+    let (namespace, of_another) = snapshot(json!({"tenantClusterName": "another"}));
+    let error = apply(&host.client, namespace, &of_another).await.unwrap_err();
+    assert!(error.to_string().contains("is immutable"), "{error}");
+    let snapshots = snapshots(&host, NAMESPACE);
+    snapshots
+        .delete("snapshots-schemas", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn the_examples_of_snapshots_are_valid(host: Arc<TestCluster>) {
+    const NAMESPACE: &str = "snapshots-examples";
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let params = PatchParams::apply("berth-tests").dry_run();
+    let mut wanted = example::<TenantSnapshot>("tenants/snapshot.yaml").remove(0);
+    wanted.metadata.namespace = Some(NAMESPACE.into());
+    let snapshots = snapshots(&host, NAMESPACE);
+    let stored = snapshots.patch("before-upgrade", &params, &Patch::Apply(&wanted)).await;
+    assert_eq!(stored.unwrap().spec, wanted.spec, "nothing was pruned or defaulted");
+    let wanted = example::<TenantClass>("classes/snapshots.yaml").remove(0);
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let stored = classes.patch("snapshots", &params, &Patch::Apply(&wanted)).await;
+    let (stored, wanted) = (stored.unwrap().spec.snapshots, wanted.spec.snapshots);
+    assert_eq!(stored, wanted, "nothing was pruned or defaulted");
 }
