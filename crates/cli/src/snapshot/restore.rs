@@ -261,7 +261,7 @@ fn outcome(before: &TenantCluster, now: &TenantCluster) -> Outcome {
         restore.and_then(|restore| restore.completed_at)
     };
     if last(now).is_some() && last(now) != last(before) {
-        let sleeps = now.sleep_state() != SleepState::Awake;
+        let sleeps = matches!(now.sleep_state(), SleepState::Sleeping | SleepState::Enforcing);
         return if sleeps || is_true(conditions_of(now), READY) {
             Outcome::Done
         } else {
@@ -280,7 +280,7 @@ fn outcome(before: &TenantCluster, now: &TenantCluster) -> Outcome {
 
 fn conditions_of(tenant: &TenantCluster) -> &[Condition] {
     let status = tenant.status.as_ref();
-    status.map_or(&[], |status| status.conditions.as_slice())
+    status.map(|status| status.conditions.as_slice()).unwrap_or_default()
 }
 
 fn restored_of(tenant: &TenantCluster) -> Option<&Condition> {
@@ -391,6 +391,7 @@ mod tests {
         assert_eq!(outcome(&before, &done("False", "Awake")), Outcome::NotReady);
         assert_eq!(outcome(&before, &done("True", "Awake")), Outcome::Done);
         assert_eq!(outcome(&before, &done("False", "Sleeping")), Outcome::Done);
+        assert_eq!(outcome(&before, &done("False", "Waking")), Outcome::NotReady);
         // One that was completed before is another one.
         let ready = done("True", "Awake");
         assert_eq!(outcome(&ready, &ready), Outcome::UnderWay);
