@@ -384,8 +384,11 @@ impl Datastore {
         if roles.map_err(failed("list roles"))?.get_ref().roles.contains(&name) {
             remains.push(format!("role {name}"));
         }
-        // Both take the lock.
+        // All take the lock.
         drop(state);
+        if self.read_restore(tenant, None).await?.is_some() {
+            remains.push("the record of a restore".into());
+        }
         let count = self.count_keys(tenant).await?;
         if count > 0 {
             remains.push(format!("{count} keys below {}", key_prefix(tenant)));

@@ -40,6 +40,10 @@ pub struct RestoreRecord {
     /// Name of the TenantSnapshot of what the tenant stores before; none: it is not saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_as: Option<String>,
+    /// A revision of etcd at which nothing of the tenant ran any more: only a snapshot of it or of a later one has all that the tenant stored before. Once that
+    /// is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_after: Option<i64>,
     /// When the restore began.
     pub started_at: Timestamp,
     /// How far it is.
@@ -96,6 +100,7 @@ mod tests {
             checksum: "ab".into(),
             encryption_keys: vec!["encryption-key-a".into()],
             saved_as: None,
+            saved_after: None,
             started_at: "2026-11-30T01:00:00Z".parse().unwrap(),
             phase: RestorePhase::Saving,
             attempts: 1,

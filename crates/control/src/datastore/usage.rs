@@ -49,7 +49,7 @@ pub(super) struct PageRequest {
     pub(super) start: Vec<u8>,
     pub(super) end: Vec<u8>,
     /// Whether the range is a folder. Otherwise only the next key is read, to find its folder.
-    is_folder: bool,
+    pub(super) is_folder: bool,
 }
 
 impl PageRequest {
@@ -207,7 +207,7 @@ fn not_negative(number: i64) -> u64 {
 }
 
 /// The smallest key after another.
-fn next_key(mut key: Vec<u8>) -> Vec<u8> {
+pub(super) fn next_key(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
 }

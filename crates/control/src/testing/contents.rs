@@ -80,6 +80,11 @@ impl MemoryContents {
         self.state().record.clone()
     }
 
+    /// The newest revision.
+    pub(crate) fn revision(&self) -> i64 {
+        self.state().revision
+    }
+
     /// Number of calls so far.
     pub(crate) fn calls(&self) -> usize {
         self.state().calls

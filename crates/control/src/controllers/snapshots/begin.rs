@@ -9,7 +9,7 @@ use super::{
     take::{TakeError, Taken, take},
 };
 use crate::{
-    apply::is_status,
+    apply::{is_status, optional},
     error::{ReconcileError, api},
     finalizers,
     key::Key,
@@ -22,6 +22,7 @@ use berth_api::{
     crd, labels,
     names::TenantId,
 };
+use berth_runtime::watched::Watched;
 use berth_snapshots::Store;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -136,8 +137,9 @@ async fn run(context: SnapshotsContext, store: Store, snapshot: TenantSnapshot, 
         }
     };
     for tried in 1..=MOST_WRITES {
-        match write(&context, &snapshot, None, &status).await {
-            Err(error) if error.is_status(404) || error.is_status(409) => break,
+        match write_end(&context, &snapshot, &status).await {
+            Ok(false) => break,
+            Err(error) if error.is_status(404) => break,
             Err(error) if tried < MOST_WRITES => {
                 tracing::warn!(namespace = snapshot.namespace(), name, %error, "cannot write how a snapshot ended; trying again");
                 tokio::time::sleep(PAUSE).await;
@@ -146,13 +148,36 @@ async fn run(context: SnapshotsContext, store: Store, snapshot: TenantSnapshot, 
                 // It is Running, and begins anew.
                 tracing::error!(namespace = snapshot.namespace(), name, %error, "cannot write how a snapshot ended");
             }
-            Ok(()) => {
+            Ok(true) => {
                 publish(&context, &snapshot, &status).await;
                 break;
             }
         }
     }
     context.queue.add(Key::Snapshots);
+}
+
+/// Writes how an attempt ended, unless the object is another one or another control has begun it again: what is in the store may be from there. Returns
+/// whether it was written.
+///
+/// # Errors
+/// The host refuses or does not answer; status 409 if somebody has changed the object meanwhile.
+pub(super) async fn write_end(
+    context: &SnapshotsContext,
+    snapshot: &TenantSnapshot,
+    status: &TenantSnapshotStatus,
+) -> Result<bool, ReconcileError> {
+    let live = optional(context.beside(snapshot).get(&snapshot.name_any()).await);
+    let live = live.map_err(api("read a TenantSnapshot"))?.and_then(Watched::readable);
+    let attempts = |snapshot: &TenantSnapshot| snapshot.status.as_ref().and_then(|status| status.attempts);
+    let is_same = |live: &TenantSnapshot| live.uid() == snapshot.uid() && attempts(live) == attempts(snapshot);
+    let Some(live) = live.filter(is_same) else {
+        return Ok(false);
+    };
+    let version = live.resource_version();
+    write(context, snapshot, version.as_deref(), status)
+        .await
+        .map(|()| true)
 }
 
 /// The status of a snapshot that is in the store.

@@ -39,6 +39,8 @@ pub(super) struct TenantFacts {
 /// What is known of a restore under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RestoreFacts {
+    /// UID of the snapshot to which the tenant is set back.
+    pub(super) snapshot_uid: String,
     /// The snapshot that it waits for.
     pub(super) saved_as: Option<String>,
 }
@@ -133,7 +135,10 @@ fn end_those_that_are_over(
         let uid = snapshot.uid().unwrap_or_default();
         let end = end(facts, &snapshot);
         let is_over = end.is_some_and(|end| end <= facts.now);
-        if (is_over || surplus.contains(&uid)) && !facts.running.contains(&uid) {
+        // A restore to one that is being deleted is refused.
+        let restore = facts.tenant.and_then(|tenant| tenant.restore.as_ref());
+        let is_needed = restore.is_some_and(|restore| restore.snapshot_uid == uid) || facts.running.contains(&uid);
+        if (is_over || surplus.contains(&uid)) && !is_needed {
             decision.actions.push(Action::Delete(snapshot));
             continue;
         }

@@ -141,7 +141,10 @@ fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantF
             .filter(|_| sleeps)
             .and_then(|sleep| sleep.since.as_ref())
             .map(|since| since.0),
-        restore: restore.map(|RestoreUnderWay { saved_as }| RestoreFacts { saved_as }),
+        restore: restore.map(|restore| {
+            let RestoreUnderWay { snapshot_uid, saved_as } = restore;
+            RestoreFacts { snapshot_uid, saved_as }
+        }),
         uid,
     })
 }
@@ -301,7 +304,7 @@ async fn delete_file(store: &Store, location: &str) -> Result<(), ReconcileError
     }
 }
 
-/// Whether its tenant is set back to a snapshot now.
+/// Whether its tenant is set back to a snapshot now, or has nothing but this snapshot of what it stored before that.
 async fn is_being_restored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
     let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
     let Some(uid) = of_tenant else { return Ok(false) };
@@ -311,7 +314,9 @@ async fn is_being_restored(context: &SnapshotsContext, snapshot: &TenantSnapshot
     };
     // Of one that cannot be read nobody knows which snapshot it needs.
     let record = RestoreRecord::parse(&stored.text);
-    Ok(record.map_or(true, |record| Some(record.snapshot_uid) == snapshot.uid()))
+    Ok(record.map_or(true, |record| {
+        Some(record.snapshot_uid) == snapshot.uid() || record.saved_as == Some(snapshot.name_any())
+    }))
 }
 
 /// Sets the metrics.

@@ -158,6 +158,35 @@ async fn a_control_that_is_killed_leaves_no_completed_snapshot_and_the_next_one_
     assert_eq!(case.get("a").unwrap()["status"]["attempts"], 2);
 }
 
+#[tokio::test]
+async fn how_an_attempt_ended_is_not_written_once_another_control_has_begun_it_again() {
+    let case = Case::new();
+    case.create("a");
+    let begun = |attempts: u32| {
+        let mut snapshot = case.get("a").unwrap();
+        snapshot["status"] = json!({"phase": "Running", "attempts": attempts});
+        snapshot
+    };
+    case.host.insert(&format!("{SNAPSHOTS}/a"), begun(2));
+    let end = |attempts: u32| {
+        let snapshot: TenantSnapshot = serde_json::from_value(begun(attempts)).unwrap();
+        let condition = ConditionUpdate::mark_true(COMPLETED, "Completed", String::new());
+        let status = next_status(
+            &snapshot,
+            SnapshotPhase::Completed,
+            &condition,
+            case.context.clock.now(),
+        );
+        (snapshot, status)
+    };
+    let (earlier, status) = end(1);
+    assert!(!begin::write_end(&case.context, &earlier, &status).await.unwrap());
+    assert_eq!(case.phase("a"), "Running");
+    let (same, status) = end(2);
+    assert!(begin::write_end(&case.context, &same, &status).await.unwrap());
+    assert_eq!(case.phase("a"), "Completed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_written_is_tried_again_and_not_for_ever() {
     let mut case = Case::new();
@@ -229,6 +258,25 @@ async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     case.pass().await;
     assert!(!case.file("a").exists());
     assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
+    let mut case = Case::new();
+    case.create("saved");
+    case.pass_until("saved", "Completed").await;
+    let record = json!({
+        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "checksum": "", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
+    });
+    let id = TenantId::new("vision", UID);
+    let text = record.to_string().into_bytes();
+    case.memory.write_restore(&id, text, None).await.unwrap();
+    let mut deleted = case.get("saved").unwrap();
+    deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+    case.host.insert(&format!("{SNAPSHOTS}/saved"), deleted);
+    case.pass().await;
+    assert!(case.file("saved").exists());
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,9 +15,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
+/// Snapshots that are compared at the same time.
+const MOST_COMPARISONS: usize = 2;
 /// Reason while a snapshot is compared with what was written.
 const CHECKING: &str = "Checking";
 /// Reason while the control plane is stopped.
@@ -110,9 +112,9 @@ impl Finding {
                 ),
             },
             Self::Failing(record, why) => {
-                let saved = record
-                    .saved_as
-                    .as_ref()
+                let is_saved = record.phase != RestorePhase::Saving;
+                let saved = { record.saved_as.as_ref() }
+                    .filter(|_| is_saved)
                     .map(|name| format!(". The TenantSnapshot {name} has what the tenant stored before"));
                 unmet(
                     FAILING,
@@ -223,6 +225,11 @@ impl Progress {
         *lock(&self.0) = (finding, Some(retry_at));
     }
 
+    /// Sets what is found, and keeps the pause.
+    fn replace(&self, finding: Finding) {
+        lock(&self.0).0 = finding;
+    }
+
     fn get(&self) -> Finding {
         lock(&self.0).0.clone()
     }
@@ -255,13 +262,32 @@ pub(super) enum Gone {
     Unknown,
 }
 
-/// What this process does about restores, by UIDs of TenantClusters. Tasks end with this.
-#[derive(Debug, Default)]
-pub struct Restores(Mutex<BTreeMap<String, Remembered>>);
+/// What this process does about restores. Tasks end with this.
+#[derive(Debug)]
+pub struct Restores {
+    /// By UIDs of TenantClusters.
+    all: Mutex<BTreeMap<String, Remembered>>,
+    /// Turns of those that compare a snapshot: each keeps some megabytes of it in memory.
+    pub(super) comparisons: Arc<Semaphore>,
+    /// The turn of the one that replaces something. What it writes is compared with the room in etcd, which two would both find.
+    pub(super) replacements: Arc<Semaphore>,
+}
+
+impl Default for Restores {
+    fn default() -> Self {
+        Self {
+            all: Mutex::default(),
+            comparisons: Arc::new(Semaphore::new(MOST_COMPARISONS)),
+            replacements: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
 
 /// A restore that other controllers take account of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreUnderWay {
+    /// UID of the TenantSnapshot to which the tenant is set back.
+    pub snapshot_uid: String,
     /// The TenantSnapshot that it waits for.
     pub saved_as: Option<String>,
 }
@@ -272,12 +298,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Restores {
     fn with<T>(&self, uid: &str, change: impl FnOnce(&mut Remembered) -> T) -> T {
-        change(lock(&self.0).entry(uid.to_owned()).or_default())
+        change(lock(&self.all).entry(uid.to_owned()).or_default())
     }
 
     /// What was found last.
     pub(super) fn finding(&self, uid: &str) -> Option<Finding> {
-        let all = lock(&self.0);
+        let all = lock(&self.all);
         let known = all.get(uid)?;
         let of_task = known.task.as_ref().map(|(_, progress)| progress.get());
         of_task.or_else(|| known.finding.clone())
@@ -293,7 +319,7 @@ impl Restores {
 
     /// Whether etcd said last that no restore is under way. Only this process begins one.
     pub(super) fn knows_none(&self, uid: &str) -> bool {
-        lock(&self.0).get(uid).is_some_and(|known| known.knows_none)
+        lock(&self.all).get(uid).is_some_and(|known| known.knows_none)
     }
 
     /// Notes that etcd has no record. Returns what became of the one that it had, as far as this process knows.
@@ -301,7 +327,10 @@ impl Restores {
         self.with(uid, |known| {
             known.knows_none = true;
             let record = known.record.take();
-            match known.task.take().map(|(_, progress)| progress.get()) {
+            let of_task = known.task.take().map(|(_, progress)| progress.get());
+            // It may also have been given up before there was a task. Without a record, what was found is of an earlier restore.
+            let is_given_up = |found: &Finding| record.is_some() && matches!(found, Finding::Refused(_));
+            match of_task.or_else(|| known.finding.clone().filter(is_given_up)) {
                 Some(Finding::Refused(refusal)) => {
                     known.finding = Some(Finding::Refused(refusal));
                     Gone::GivenUp
@@ -318,24 +347,43 @@ impl Restores {
     pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) {
         self.with(uid, |known| {
             known.knows_none = false;
-            known.check = None;
-            known.record = Some(record);
+            if known.record.replace(record).is_none() {
+                // They are of an earlier restore.
+                let is_over = |found: &mut Finding| matches!(found, Finding::Refused(_) | Finding::Done(_));
+                known.finding.take_if(is_over);
+            }
         });
     }
 
     /// Whether a task works on the restore.
     pub(super) fn is_running(&self, uid: &str) -> bool {
-        let all = lock(&self.0);
+        let all = lock(&self.all);
         let task = all.get(uid).and_then(|known| known.task.as_ref());
         task.is_some_and(|(task, _)| !task.is_finished())
     }
 
     /// How long nothing is tried again.
     pub(super) fn pause(&self, uid: &str, now: Instant) -> Option<Duration> {
-        let all = lock(&self.0);
+        let all = lock(&self.all);
         let (_, progress) = all.get(uid)?.task.as_ref()?;
         let until = progress.retry_at()?;
         until.checked_duration_since(now).filter(|pause| !pause.is_zero())
+    }
+
+    /// Notes why a restore fails that is not gone on with now. Its pause stays.
+    pub(super) fn note_failing(&self, uid: &str, record: RestoreRecord, why: String) {
+        self.with(uid, |known| {
+            let finding = Finding::Failing(record, why);
+            match &known.task {
+                Some((_, progress)) => progress.replace(finding),
+                None => known.finding = Some(finding),
+            }
+        });
+    }
+
+    /// Forgets how a task ended: its restore is another one by now, which nothing keeps from being gone on with.
+    pub(super) fn forget_task(&self, uid: &str) {
+        self.with(uid, |known| known.task = None);
     }
 
     /// Keeps a task that has begun.
@@ -345,7 +393,7 @@ impl Restores {
 
     /// Forgets the comparison of a snapshot: nobody asks for it any more. Returns whether there was one.
     pub(super) fn forget_check(&self, uid: &str) -> bool {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         let check = all.get_mut(uid).and_then(|known| known.check.take());
         check.is_some()
     }
@@ -379,14 +427,15 @@ impl Restores {
 
     /// Forgets a tenant, and ends what is done for it.
     pub(super) fn forget(&self, uid: &str) {
-        lock(&self.0).remove(uid);
+        lock(&self.all).remove(uid);
     }
 
     /// The restore of a tenant, if one is under way as far as this process knows.
     pub(super) fn under_way(&self, uid: &str) -> Option<RestoreUnderWay> {
-        let all = lock(&self.0);
+        let all = lock(&self.all);
         let record = all.get(uid)?.record.as_ref()?;
         Some(RestoreUnderWay {
+            snapshot_uid: record.snapshot_uid.clone(),
             saved_as: { record.saved_as.clone() }.filter(|_| record.phase == RestorePhase::Saving),
         })
     }
@@ -417,6 +466,7 @@ pub(super) fn new_record(
         encryption_keys,
         phase: RestorePhase::Saving,
         saved_as,
+        saved_after: None,
         started_at: whole_seconds(now),
         attempts: 0,
         identity: None,

@@ -69,6 +69,9 @@ fn the_condition_says_how_far_the_restore_is() {
     let failing = Finding::Failing(record(RestorePhase::Replacing), "no answer".into());
     let message = failing.condition().message;
     assert!(message.contains("TenantSnapshot saved has what"), "{message}");
+    let failing = Finding::Failing(record(RestorePhase::Saving), "no answer".into());
+    let message = failing.condition().message;
+    assert!(!message.contains("has what"), "{message}");
 }
 
 #[test]
@@ -145,12 +148,13 @@ async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     let restores = Restores::default();
     assert_eq!(restores.under_way("uid"), None);
     restores.note_record("uid", record(RestorePhase::Saving));
-    let waits = RestoreUnderWay {
-        saved_as: Some("saved".into()),
+    let with = |saved_as: Option<&str>| RestoreUnderWay {
+        snapshot_uid: "77aa".into(),
+        saved_as: saved_as.map(ToOwned::to_owned),
     };
-    assert_eq!(restores.under_way("uid"), Some(waits));
+    assert_eq!(restores.under_way("uid"), Some(with(Some("saved"))));
     restores.note_record("uid", record(RestorePhase::Replacing));
-    assert_eq!(restores.under_way("uid"), Some(RestoreUnderWay { saved_as: None }));
+    assert_eq!(restores.under_way("uid"), Some(with(None)));
     assert!(!restores.knows_none("uid"));
     assert_eq!(restores.note_none("uid"), Gone::Ended(record(RestorePhase::Replacing)));
     assert_eq!((restores.under_way("uid"), restores.knows_none("uid")), (None, true));
@@ -171,8 +175,31 @@ async fn what_failed_is_not_tried_again_at_once() {
     assert_eq!(restores.pause("uid", now), Some(pause));
     assert_eq!(restores.pause("uid", now + pause), None);
     assert_eq!(restores.finding("uid"), Some(failing));
+    // Why another snapshot cannot be taken changes nothing of the pause.
+    restores.note_failing("uid", record(RestorePhase::Replacing), "not this one".into());
+    assert_eq!(restores.pause("uid", now), Some(pause));
+    let condition = restores.finding("uid").unwrap().condition();
+    assert!(condition.message.starts_with("not this one"), "{}", condition.message);
     // A task that has given up says why.
     progress.set(Finding::interrupted());
     assert_eq!(restores.note_none("uid"), Gone::GivenUp);
     assert_eq!(restores.finding("uid"), Some(Finding::interrupted()));
+}
+
+#[tokio::test]
+async fn one_that_is_given_up_without_a_task_says_why() {
+    let restores = Restores::default();
+    let refused = Finding::Refused(Refusal {
+        reason: "NoSnapshotStore",
+        message: "no store".into(),
+    });
+    // What was found of an earlier restore is not why this one ends.
+    restores.note("uid", refused.clone());
+    restores.note_record("uid", record(RestorePhase::Saving));
+    assert_eq!(restores.finding("uid"), None);
+    restores.note("uid", refused.clone());
+    restores.note_record("uid", record(RestorePhase::Saving));
+    assert_eq!(restores.note_none("uid"), Gone::GivenUp);
+    assert_eq!(restores.finding("uid"), Some(refused));
+    assert_eq!(restores.note_none("uid"), Gone::Unknown);
 }

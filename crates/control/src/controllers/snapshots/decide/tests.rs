@@ -49,6 +49,14 @@ fn tenant() -> TenantFacts {
     }
 }
 
+/// A restore to the snapshot of this name.
+fn restore_to(name: &str, saved_as: Option<&str>) -> RestoreFacts {
+    RestoreFacts {
+        snapshot_uid: format!("uid-{name}"),
+        saved_as: saved_as.map(ToOwned::to_owned),
+    }
+}
+
 /// With a schedule of every night at 02:00, of which this number is kept.
 fn nightly(keep: u32) -> TenantFacts {
     let mut tenant = tenant();
@@ -246,7 +254,7 @@ fn the_schedule_waits_for_the_tenant_the_store_and_restores() {
     };
     assert_eq!(decided(Some(&new), Vec::new()), [""; 0]);
     let restoring = TenantFacts {
-        restore: Some(RestoreFacts { saved_as: None }),
+        restore: Some(restore_to("other", None)),
         ..nightly(7)
     };
     assert_eq!(decided(Some(&restoring), Vec::new()), [""; 0]);
@@ -397,9 +405,7 @@ fn what_is_in_the_store_goes_with_the_object() {
 #[test]
 fn during_a_restore_only_what_it_waits_for_is_taken() {
     let restoring = |saved_as: Option<&str>| TenantFacts {
-        restore: Some(RestoreFacts {
-            saved_as: saved_as.map(ToOwned::to_owned),
-        }),
+        restore: Some(restore_to("other", saved_as)),
         ..tenant()
     };
     let all = || {
@@ -408,4 +414,31 @@ fn during_a_restore_only_what_it_waits_for_is_taken() {
     };
     assert_eq!(decided(Some(&restoring(Some("saved"))), all()), ["start saved"]);
     assert_eq!(decided(Some(&restoring(None)), all()), [""; 0]);
+}
+
+#[test]
+fn a_snapshot_is_not_deleted_while_its_tenant_is_set_back_to_it() {
+    let all = || {
+        let of_restores = ["a", "b", "c"].map(|name| {
+            let snapshot = completed(name, "2026-11-21T00:00:00Z");
+            with_trigger(snapshot, SnapshotTrigger::BeforeRestore)
+        });
+        let mut expired = completed("d", "2026-11-20T00:00:00Z");
+        expired.spec.ttl = Some("1h".into());
+        let mut all = of_restores.to_vec();
+        all.push(expired);
+        all
+    };
+    let deleted = |tenant: &TenantFacts| -> Vec<String> {
+        let decided = decided(Some(tenant), all());
+        decided.into_iter().filter(|text| text.starts_with("delete ")).collect()
+    };
+    assert_eq!(deleted(&tenant()), ["delete d", "delete a"]);
+    for (name, rest) in [("a", "delete d"), ("d", "delete a")] {
+        let restoring = TenantFacts {
+            restore: Some(restore_to(name, None)),
+            ..tenant()
+        };
+        assert_eq!(deleted(&restoring), [rest], "{name}");
+    }
 }

@@ -129,6 +129,7 @@ async fn nothing_is_taken_while_a_restore_replaces_the_objects() {
         checksum: String::new(),
         encryption_keys: Vec::new(),
         saved_as: Some("a".into()),
+        saved_after: None,
         started_at: jiff::Timestamp::UNIX_EPOCH,
         phase: RestorePhase::Saving,
         attempts: 1,

@@ -27,6 +27,8 @@ mod prepare;
 mod restore;
 mod restore_check;
 mod restore_replace;
+mod restore_request;
+mod restore_saved;
 mod restore_task;
 mod rewrite;
 mod rotation;

@@ -17,42 +17,34 @@
 use super::{
     super::{
         context::TenantContext,
-        restore::{Checked, Finding, Gone, Refusal, ended, new_record},
+        own_endpoints,
+        restore::{Finding, Gone, Refusal, ended},
         target::Tenant,
     },
     Accepted,
     components::stop_components,
     datastore_identity, keys,
-    restore_check::{RestoreFacts, check},
+    restore_check::no_store,
+    restore_request::{Compared, compare, take_request, withdraw},
     restore_task::RestoreTask,
 };
 use crate::{
-    apply::optional,
     control_plane::{Authorities, EncryptionStep},
     datastore::{DatastoreError, RestorePhase, RestoreRecord, StoredRestore},
-    error::{ReconcileError, api},
+    error::ReconcileError,
     metrics::ResultLabels,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use berth_api::{EncryptionPhase, NetworkLimits, TenantCluster, TenantSnapshot, labels};
-use berth_runtime::watched::Watched;
-use berth_snapshots::{Entry, ReadError};
-use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::reflector::ObjectRef,
-};
-use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use berth_api::{EncryptionPhase, NetworkLimits};
+use berth_snapshots::Entry;
+use kube::ResourceExt;
+use std::time::Duration;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 /// The key by which etcd shows which database a tenant has.
 const IDENTITY: &str = super::super::build::stored_namespace::PATH;
 /// The reason while a restore keeps everything else from being done.
 const RESTORING: &str = "Restoring";
-/// Pause before it is looked again how far the comparison of a snapshot is.
-const POLL: Duration = Duration::from_secs(1);
 /// Pause before a restore that failed is tried again; it doubles with each try.
 const RETRY: Duration = Duration::from_secs(5);
 /// The longest.
@@ -69,7 +61,7 @@ pub(super) async fn prepare_datastore(
     authorities: Option<&Authorities>,
     network: &NetworkLimits,
 ) -> Result<(), ReconcileError> {
-    Box::pin(follow(context, accepted, authorities)).await?;
+    Box::pin(follow(context, accepted, authorities, network)).await?;
     datastore_identity::prepare_datastore(context, &accepted.tenant, network).await
 }
 
@@ -78,6 +70,7 @@ async fn follow(
     context: &TenantContext,
     accepted: &Accepted,
     authorities: Option<&Authorities>,
+    network: &NetworkLimits,
 ) -> Result<(), ReconcileError> {
     let tenant = &accepted.tenant;
     let uid = uid(tenant);
@@ -89,7 +82,7 @@ async fn follow(
         Err(error) => return Err(error.into()),
     };
     if let Some(stored) = stored {
-        return go_on(context, tenant, authorities, &stored).await;
+        return go_on(context, accepted, authorities, network, &stored).await;
     }
     let now = context.clock.now();
     match restores.note_none(&uid) {
@@ -99,7 +92,7 @@ async fn follow(
             {
                 restores.note(&uid, finding);
             }
-            consider(context, accepted, authorities).await
+            consider(context, accepted, authorities, network).await
         }
         gone => {
             if let Gone::Ended(record) = gone {
@@ -141,6 +134,7 @@ async fn consider(
     context: &TenantContext,
     accepted: &Accepted,
     authorities: Option<&Authorities>,
+    network: &NetworkLimits,
 ) -> Result<(), ReconcileError> {
     let tenant = &accepted.tenant;
     let (uid, restores) = (uid(tenant), context.tenants.restores());
@@ -150,127 +144,41 @@ async fn consider(
         }
         return Ok(());
     };
-    let database = match context.contents.read_database().await {
-        Ok(database) => database,
-        Err(error) => {
-            tracing::warn!(tenant = tenant.id.slug(), %error, "a restore waits for the datastore");
-            return Ok(());
-        }
-    };
-    let snapshot = find_snapshot(context, tenant, name);
-    let keys = authorities.encryption.key_names();
-    let checked = check(&RestoreFacts {
-        tenant: &tenant.cluster.name_any(),
-        uid: &uid,
-        version: &accepted.settings.version,
-        keys: &keys,
-        has_store: context.snapshot_store.is_some(),
-        name,
-        snapshot: snapshot.as_deref(),
-        database: &database,
-        namespace: &tenant.id.control_plane_namespace(),
-    });
-    let (written, snapshot, store) = match (checked, snapshot, &context.snapshot_store) {
-        (Ok(written), Some(snapshot), Some(store)) => (written, snapshot, store),
-        (Err(refusal), ..) => return refuse(context, tenant, name, refusal).await,
-        (Ok(_), ..) => return Ok(()),
-    };
-    let snapshot_uid = snapshot.uid().unwrap_or_default();
-    match restores.checked(&uid, &snapshot_uid).await {
-        Checked::Running => {
-            context.queue.add_after(tenant.key(), POLL);
-            return Ok(());
-        }
-        Checked::Ended(Ok(())) => {}
-        Checked::Ended(Err(refusal)) => return refuse(context, tenant, name, refusal).await,
-        Checked::No => {
+    match compare(context, accepted, authorities, name).await {
+        Compared::Waits => Ok(()),
+        Compared::Begun => {
             restores.note(&uid, Finding::Checking(name.to_owned()));
-            let (store, location, queue, key) =
-                (store.clone(), snapshot.location(), context.queue.clone(), tenant.key());
-            let comparison = async move {
-                let compared = store.verify(&location, &written).await;
-                queue.add(key);
-                compared.map_err(|error| describe_damage(&error))
-            };
-            let task = AbortOnDropHandle::new(tokio::spawn(comparison));
-            restores.keep_check(&uid, &snapshot_uid, task);
-            return Ok(());
+            Ok(())
+        }
+        Compared::Refused(refusal) => {
+            let finding = Finding::Refused(refusal);
+            if withdraw(context, tenant, name).await {
+                count(context, &finding);
+            }
+            restores.note(&uid, finding);
+            Ok(())
+        }
+        Compared::Same(source) => {
+            let now = context.clock.now();
+            let saves = !tenant.cluster.restores_without_saving();
+            let saved_as =
+                saves.then(|| format!("{}-before-{}", tenant.cluster.name_any(), now.strftime("%Y%m%d-%H%M%S")));
+            begin(context, accepted, authorities, network, source.record(saved_as, now)).await
         }
     }
-    let now = context.clock.now();
-    let saves = !tenant.cluster.restores_without_saving();
-    let saved_as = saves.then(|| format!("{}-before-{}", tenant.cluster.name_any(), now.strftime("%Y%m%d-%H%M%S")));
-    let keys = { snapshot.status.as_ref() }.map(|status| status.encryption_keys.clone());
-    let record = new_record(
-        (name, &snapshot_uid, snapshot.location()),
-        written,
-        keys.unwrap_or_default(),
-        saved_as,
-        now,
-    );
-    begin(context, tenant, authorities, name, record).await
-}
-
-fn find_snapshot(context: &TenantContext, tenant: &Tenant, name: &str) -> Option<Arc<TenantSnapshot>> {
-    let namespace = tenant.cluster.namespace().unwrap_or_default();
-    context.stores.snapshots.get(&ObjectRef::new(name).within(&namespace))
-}
-
-pub(super) fn describe_damage(error: &ReadError) -> Refusal {
-    let reason = match error {
-        ReadError::NotFound | ReadError::Damaged(_) => "SnapshotDamaged",
-        ReadError::NewerFormat(_) => "SnapshotOfNewerBerth",
-        ReadError::Store(_) => "StoreError",
-    };
-    Refusal {
-        reason,
-        message: format!("the snapshot cannot be restored: {error}"),
-    }
-}
-
-/// Says why there is no restore, and takes the request back.
-async fn refuse(context: &TenantContext, tenant: &Tenant, name: &str, refusal: Refusal) -> Result<(), ReconcileError> {
-    let finding = Finding::Refused(refusal);
-    match take_request(context, tenant, name).await {
-        Ok(true) => count(context, &finding),
-        Ok(false) => {}
-        Err(error) => {
-            tracing::warn!(tenant = tenant.id.slug(), %error, "cannot remove a request for a restore that is refused; trying again");
-        }
-    }
-    context.tenants.restores().note(&uid(tenant), finding);
-    Ok(())
-}
-
-/// Removes the request for a restore. Returns whether it was still there: a view that is late may show one that was carried out.
-async fn take_request(context: &TenantContext, tenant: &Tenant, name: &str) -> Result<bool, ReconcileError> {
-    let clusters = context.clusters_beside(&tenant.cluster);
-    let live = optional(clusters.get(&tenant.cluster.name_any()).await).map_err(api("read a TenantCluster"))?;
-    let is_asked = |live: &TenantCluster| live.uid() == tenant.cluster.uid() && live.requested_restore() == Some(name);
-    let Some(live) = live.and_then(Watched::readable).filter(is_asked) else {
-        return Ok(false);
-    };
-    let patch = json!({"metadata": {
-        "uid": live.uid(),
-        "resourceVersion": live.resource_version(),
-        "annotations": {labels::RESTORE_SNAPSHOT: null, labels::RESTORE_WITHOUT_SAVING: null},
-    }});
-    let patched = clusters
-        .patch(&live.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
-        .await;
-    patched.map(|_| true).map_err(api("remove the request for a restore"))
 }
 
 /// Takes the request back, records that the restore has begun, and goes on with it. A control that is killed between the two has changed nothing: somebody
 /// has to ask again. The other order could carry out a request twice.
 async fn begin(
     context: &TenantContext,
-    tenant: &Tenant,
+    accepted: &Accepted,
     authorities: &Authorities,
-    name: &str,
+    network: &NetworkLimits,
     record: RestoreRecord,
 ) -> Result<(), ReconcileError> {
-    match take_request(context, tenant, name).await {
+    let tenant = &accepted.tenant;
+    match take_request(context, tenant, &record.snapshot_name).await {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         Err(error) => {
@@ -281,13 +189,14 @@ async fn begin(
     }
     tracing::info!(
         tenant = tenant.id.slug(),
-        snapshot = name,
+        snapshot = record.snapshot_name,
         "a tenant is set back to a snapshot"
     );
     let text = record.to_text();
     context.tenants.restores().note_record(&uid(tenant), record);
     let revision = context.contents.write_restore(&tenant.id, text.clone(), None).await?;
-    go_on(context, tenant, Some(authorities), &StoredRestore { text, revision }).await
+    let stored = StoredRestore { text, revision };
+    go_on(context, accepted, Some(authorities), network, &stored).await
 }
 
 /// Does the next step of a restore that is recorded.
@@ -296,10 +205,12 @@ async fn begin(
 /// Always: nothing else of the tenant may be done.
 async fn go_on(
     context: &TenantContext,
-    tenant: &Tenant,
+    accepted: &Accepted,
     authorities: Option<&Authorities>,
+    network: &NetworkLimits,
     stored: &StoredRestore,
 ) -> Result<(), ReconcileError> {
+    let tenant = &accepted.tenant;
     let (uid, restores) = (uid(tenant), context.tenants.restores());
     let record = RestoreRecord::parse(&stored.text).map_err(|error| {
         blocked(format!(
@@ -310,11 +221,16 @@ async fn go_on(
     if restores.is_running(&uid) {
         return Err(blocked(describe(context, &uid)));
     }
+    if let Some(authorities) = authorities
+        && follow_request(context, accepted, authorities, (&record, stored.revision)).await?
+    {
+        return Err(blocked(describe(context, &uid)));
+    }
     if let Some(pause) = restores.pause(&uid, Instant::now()) {
         context.queue.add_after(tenant.key(), pause);
         return Err(blocked(describe(context, &uid)));
     }
-    stop(context, tenant).await?;
+    stop(context, tenant, network).await?;
     if record.phase == RestorePhase::Replaced {
         return end(context, tenant, authorities, &record, stored.revision).await;
     }
@@ -328,14 +244,86 @@ async fn go_on(
         .write_restore(&tenant.id, record.to_text(), Some(stored.revision))
         .await?;
     let Some(store) = context.snapshot_store.clone() else {
-        let why = "Berth has no object store for snapshots any more; the platform sets snapshots.url in the values of the chart";
-        restores.note(&uid, Finding::Failing(record, why.into()));
-        return Err(blocked(why.into()));
+        return Err(without_store(context, tenant, record, revision).await?);
     };
     let pause = retry_pause(record.attempts);
     let (task, progress) = RestoreTask::new(context, tenant, store, record, revision).spawn(pause);
     restores.keep_task(&uid, task, progress);
     Err(blocked(describe(context, &uid)))
+}
+
+/// Takes another snapshot for a restore that does not come further, if somebody asks for it: the file of the first one may be lost for good. Returns whether
+/// that keeps it from being gone on with now.
+async fn follow_request(
+    context: &TenantContext,
+    accepted: &Accepted,
+    authorities: &Authorities,
+    (record, revision): (&RestoreRecord, i64),
+) -> Result<bool, ReconcileError> {
+    let tenant = &accepted.tenant;
+    let (uid, restores) = (uid(tenant), context.tenants.restores());
+    let Some(name) = tenant.cluster.requested_restore() else {
+        restores.forget_check(&uid);
+        return Ok(false);
+    };
+    // One that has just begun may still be asked for in a view that is late. Once all is replaced, the request is another restore.
+    if record.attempts == 0 || record.phase == RestorePhase::Replaced {
+        return Ok(false);
+    }
+    let source = match compare(context, accepted, authorities, name).await {
+        Compared::Waits | Compared::Begun => return Ok(true),
+        Compared::Refused(Refusal { reason: _, message }) => {
+            let why = format!("the TenantSnapshot {name} cannot be used instead: {message}");
+            withdraw(context, tenant, name).await;
+            restores.note_failing(&uid, record.clone(), why);
+            return Ok(false);
+        }
+        Compared::Same(source) => source,
+    };
+    if !take_request(context, tenant, name).await? {
+        return Ok(false);
+    }
+    let saves = record.phase != RestorePhase::Saving || !tenant.cluster.restores_without_saving();
+    let redirected = RestoreRecord {
+        phase: record.phase,
+        saved_after: record.saved_after,
+        ..source.record(record.saved_as.clone().filter(|_| saves), record.started_at)
+    };
+    tracing::info!(
+        tenant = tenant.id.slug(),
+        from = record.snapshot_name,
+        to = name,
+        "a restore goes on with another snapshot"
+    );
+    let text = redirected.to_text();
+    context.contents.write_restore(&tenant.id, text, Some(revision)).await?;
+    restores.forget_task(&uid);
+    restores.note(&uid, Finding::UnderWay(redirected));
+    context.queue.add(tenant.key());
+    Ok(true)
+}
+
+/// Gives up a restore that has replaced nothing, as there is no store any more: the tenant starts again. Otherwise it waits for the store. Returns what the
+/// reconcile fails with.
+///
+/// # Errors
+/// The datastore does not answer.
+async fn without_store(
+    context: &TenantContext,
+    tenant: &Tenant,
+    record: RestoreRecord,
+    revision: i64,
+) -> Result<ReconcileError, ReconcileError> {
+    let restores = context.tenants.restores();
+    let finding = if record.phase == RestorePhase::Saving {
+        context.contents.delete_restore(&tenant.id, revision).await?;
+        context.queue.add(tenant.key());
+        Finding::Refused(no_store())
+    } else {
+        Finding::Failing(record, no_store().message)
+    };
+    restores.note(&uid(tenant), finding);
+    Ok(blocked(no_store().message))
 }
 
 /// What people read of a restore under way.
@@ -354,10 +342,15 @@ fn retry_pause(attempts: u32) -> Duration {
 }
 
 /// Keeps the API server of a tenant from the datastore, and ends everything that runs of it. Returns once nothing does.
-async fn stop(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
+async fn stop(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) -> Result<(), ReconcileError> {
     // First: one that cannot be ended writes nothing any more, nor does one that is started after all.
     context.datastore.delete_user(&tenant.id).await?;
     let stopped = stop_components(context, tenant).await;
+    // Its pods run on, and nobody takes those that end out of its own endpoints any more.
+    let closed = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await;
+    if let Err(error) = closed.result {
+        tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant that is set back to a snapshot");
+    }
     if let Err(error) = &stopped {
         let finding = Finding::Stopping(error.to_string());
         context.tenants.restores().note(&uid(tenant), finding);
@@ -416,7 +409,13 @@ async fn rewrite_if_encrypted(
         .is_some_and(|state| state.phase == EncryptionPhase::Completed);
     if is_completed {
         let step = EncryptionStep::Enter(EncryptionPhase::Rewriting);
-        keys::record_encryption(context, tenant, encryption, &step).await?;
+        let after = keys::record_encryption(context, tenant, encryption, &step).await?;
+        // Somebody has changed the keys since they were read.
+        if after.is_some_and(|state| state.phase == EncryptionPhase::Completed) {
+            return Err(blocked(
+                "the keys of the tenant were changed; Berth reads them again".into(),
+            ));
+        }
     }
     Ok(())
 }
@@ -430,15 +429,5 @@ mod tests {
         let seconds: Vec<u64> = (0..9).map(|attempts| retry_pause(attempts).as_secs()).collect();
         assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(retry_pause(u32::MAX), MOST_RETRY);
-    }
-
-    #[test]
-    fn damage_differs_from_a_store_that_does_not_answer() {
-        let reason = |error: &ReadError| describe_damage(error).reason;
-        assert_eq!(reason(&ReadError::Damaged("a checksum".into())), "SnapshotDamaged");
-        assert_eq!(reason(&ReadError::NotFound), "SnapshotDamaged");
-        assert_eq!(reason(&ReadError::NewerFormat(7)), "SnapshotOfNewerBerth");
-        let store = berth_snapshots::StoreError::Unreachable("no answer".into());
-        assert_eq!(reason(&ReadError::Store(store)), "StoreError");
     }
 }

@@ -34,11 +34,7 @@ pub(super) struct RestoreFacts<'f> {
 pub(super) fn check(facts: &RestoreFacts<'_>) -> Result<Written, Refusal> {
     let RestoreFacts { tenant, name, .. } = facts;
     if !facts.has_store {
-        return refuse(
-            "NoSnapshotStore",
-            "Berth has no object store for snapshots; the platform sets snapshots.url in the values of the chart"
-                .into(),
-        );
+        return Err(no_store());
     }
     let snapshot = facts
         .snapshot
@@ -88,8 +84,17 @@ pub(super) fn check(facts: &RestoreFacts<'_>) -> Result<Written, Refusal> {
             ),
         );
     }
-    check_room(facts.database, &written)?;
+    check_room(facts.database, written.bytes)?;
     Ok(written)
+}
+
+/// That there is no object store.
+pub(super) fn no_store() -> Refusal {
+    Refusal {
+        reason: "NoSnapshotStore",
+        message: "Berth has no object store for snapshots; the platform sets snapshots.url in the values of the chart"
+            .into(),
+    }
 }
 
 /// An API server reads what one of the same minor version has stored, and what one of the version before has.
@@ -115,10 +120,13 @@ fn check_version(facts: &RestoreFacts<'_>, stored: Option<&str>) -> Result<(), R
     )
 }
 
-/// What is replaced stays in etcd for some minutes, as its history.
-fn check_room(database: &DatabaseState, written: &Written) -> Result<(), Refusal> {
+/// Whether so many bytes of a snapshot can be written. What is replaced stays in etcd for some minutes, as its history.
+///
+/// # Errors
+/// There is no room for them.
+pub(super) fn check_room(database: &DatabaseState, bytes: u64) -> Result<(), Refusal> {
     let Some(quota) = database.quota else { return Ok(()) };
-    let needed = database.bytes_in_use.saturating_add(written.bytes);
+    let needed = database.bytes_in_use.saturating_add(bytes);
     let most = quota / 100 * MOST_USED_PERCENT;
     if needed <= most {
         return Ok(());
@@ -128,7 +136,7 @@ fn check_room(database: &DatabaseState, written: &Written) -> Result<(), Refusal
         format!(
             "the datastore of all tenants uses {} bytes and accepts {quota}; with {} more of the snapshot it could reject the writes of all tenants. Ask the \
              platform to make room",
-            database.bytes_in_use, written.bytes
+            database.bytes_in_use, bytes
         ),
     )
 }

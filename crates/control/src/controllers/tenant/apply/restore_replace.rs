@@ -1,6 +1,6 @@
 //! Replaces what a tenant stores by what is in a snapshot. Nothing of the tenant runs meanwhile.
 
-use super::super::build::stored_namespace::PATH as IDENTITY;
+use super::{super::build::stored_namespace::PATH as IDENTITY, restore_check::check_room};
 use crate::datastore::{DatastoreError, KeyRange, RestoreRecord, TenantContents};
 use berth_api::names::TenantId;
 use berth_snapshots::{Entry, ReadError, Store};
@@ -20,6 +20,9 @@ pub(super) enum ReplaceError {
     /// The object store.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// Who writes more could keep all tenants from writing.
+    #[error("{0}")]
+    Full(String),
     /// The snapshot is not a tenant's database.
     #[error("the snapshot does not have the namespace kube-system")]
     NoDatabase,
@@ -73,6 +76,9 @@ pub(super) async fn replace(
             next = contents.clear_contents(tenant, range, Some(&start), revision).await?;
         }
     }
+    // Each try leaves as much as it has written in the history of etcd, for minutes.
+    let room = check_room(&contents.read_database().await?, record.bytes);
+    room.map_err(|refusal| ReplaceError::Full(refusal.message))?;
     let mut entries = store.read(&record.location, &record.written());
     let (mut batch, mut identity) = (Batch::default(), None);
     while let Some(entry) = entries.try_next().await? {

@@ -6,23 +6,30 @@ use super::{
         restore::{Finding, Progress, Refusal},
         target::Tenant,
     },
-    restore::describe_damage,
+    restore_check::check_room,
     restore_replace::{ReplaceError, replace},
+    restore_request::describe_damage,
+    restore_saved::{Expected, Saved, judge},
 };
 use crate::{
-    apply::is_status,
+    apply::{is_status, optional},
     datastore::{DatastoreError, RestorePhase, RestoreRecord, TenantContents},
     error::{ReconcileError, api},
     key::Key,
     stores::Stores,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use berth_api::{SnapshotPhase, SnapshotTrigger, TenantSnapshot, conditions::COMPLETED, names::TenantId};
-use berth_runtime::queue::Queue;
+use berth_api::{SnapshotTrigger, TenantSnapshot, names::TenantId};
+use berth_runtime::{queue::Queue, watched::Watched};
 use berth_snapshots::Store;
-use kube::{Api, Client, ResourceExt, api::PostParams, runtime::reflector::ObjectRef};
+use kube::{
+    Api, Client, Resource, ResourceExt, api::PostParams, core::PartialObjectMeta, runtime::reflector::ObjectRef,
+};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Pause before it is looked again whether a snapshot is completed.
@@ -41,6 +48,9 @@ pub(super) struct RestoreTask {
     tenant: TenantId,
     namespace: String,
     name: String,
+    uid: String,
+    /// Its turn to replace something.
+    turn: Arc<Semaphore>,
     record: RestoreRecord,
     /// Revision of the record.
     revision: i64,
@@ -81,6 +91,8 @@ impl RestoreTask {
             tenant: tenant.id.clone(),
             namespace: tenant.cluster.namespace().unwrap_or_default(),
             name: tenant.cluster.name_any(),
+            uid: tenant.cluster.uid().unwrap_or_default(),
+            turn: Arc::clone(&context.tenants.restores().replacements),
             record,
             revision,
         }
@@ -125,14 +137,12 @@ impl RestoreTask {
     async fn go_on(&mut self, progress: &Progress) -> Result<(), TaskError> {
         let is_continued = self.record.phase == RestorePhase::Replacing;
         if self.record.phase == RestorePhase::Saving {
-            if let Some(name) = self.record.saved_as.clone()
-                && self.contents.count_contents(&self.tenant).await? > 0
-            {
-                self.save(&name).await?;
-            }
-            // The last moment at which nothing is lost.
-            let verified = self.store.verify(&self.record.location, &self.record.written()).await;
-            verified.map_err(|error| TaskError::GiveUp(describe_damage(&error)))?;
+            self.save_all().await?;
+        }
+        // Nobody closes it.
+        let _turn = Arc::clone(&self.turn).acquire_owned().await;
+        if self.record.phase == RestorePhase::Saving {
+            self.check_once_more().await?;
             self.enter(RestorePhase::Replacing, progress).await?;
         }
         if self.record.phase == RestorePhase::Replacing {
@@ -155,30 +165,86 @@ impl RestoreTask {
         Ok(())
     }
 
+    /// Takes a snapshot of what is there, if it is to be saved and there is something.
+    async fn save_all(&mut self) -> Result<(), TaskError> {
+        let Some(name) = self.record.saved_as.clone() else {
+            return Ok(());
+        };
+        if self.contents.count_contents(&self.tenant).await? == 0 {
+            self.record.saved_as = None;
+            return Ok(());
+        }
+        let after = match self.record.saved_after {
+            Some(after) => after,
+            None => {
+                // The record was written after everything had ended.
+                let after = self.revision;
+                self.record.saved_after = Some(after);
+                self.write().await?;
+                after
+            }
+        };
+        self.save(&name, after).await
+    }
+
+    /// The last moment at which nothing is lost: looks whether everything is there that is needed from now on.
+    async fn check_once_more(&self) -> Result<(), TaskError> {
+        if let (Some(name), Some(after)) = (&self.record.saved_as, self.record.saved_after)
+            && self.find_saved(name, after, true) != Saved::Yes
+        {
+            return Err(not_saved("the TenantSnapshot was deleted".into()));
+        }
+        // From its deletion on, its file may be deleted by somebody who has not seen the record yet.
+        let snapshots: Api<Watched<PartialObjectMeta<TenantSnapshot>>> =
+            Api::namespaced(self.client.clone(), &self.namespace);
+        let source = optional(snapshots.get(&self.record.snapshot_name).await).map_err(api("read a TenantSnapshot"))?;
+        let is_there = |source: &Watched<PartialObjectMeta<TenantSnapshot>>| {
+            source.uid().as_ref() == Some(&self.record.snapshot_uid) && source.meta().deletion_timestamp.is_none()
+        };
+        if !source.as_ref().is_some_and(is_there) {
+            return Err(TaskError::GiveUp(Refusal {
+                reason: "SnapshotNotFound",
+                message: format!("the TenantSnapshot {} was deleted", self.record.snapshot_name),
+            }));
+        }
+        let verified = self.store.verify(&self.record.location, &self.record.written()).await;
+        verified.map_err(|error| TaskError::GiveUp(describe_damage(&error)))?;
+        let room = check_room(&self.contents.read_database().await?, self.record.bytes);
+        room.map_err(TaskError::GiveUp)
+    }
+
     /// Records the next phase.
     async fn enter(&mut self, phase: RestorePhase, progress: &Progress) -> Result<(), TaskError> {
-        let record = RestoreRecord {
-            phase,
-            ..self.record.clone()
-        };
-        let text = record.to_text();
-        self.revision = self
-            .contents
-            .write_restore(&self.tenant, text, Some(self.revision))
-            .await?;
-        self.record = record;
+        let before = std::mem::replace(&mut self.record.phase, phase);
+        if let Err(error) = self.write().await {
+            self.record.phase = before;
+            return Err(error.into());
+        }
         progress.set(Finding::UnderWay(self.record.clone()));
         Ok(())
     }
 
-    /// Takes a snapshot of what is there, and waits until it is completed.
-    async fn save(&self, name: &str) -> Result<(), TaskError> {
-        let give_up = |message: String| {
-            TaskError::GiveUp(Refusal {
-                reason: "NotSaved",
-                message: format!("no snapshot could be taken of what the tenant stores now: {message}"),
-            })
+    /// Writes the record. If that fails, nothing else is done with it.
+    async fn write(&mut self) -> Result<(), DatastoreError> {
+        let written = self
+            .contents
+            .write_restore(&self.tenant, self.record.to_text(), Some(self.revision));
+        self.revision = written.await?;
+        Ok(())
+    }
+
+    fn find_saved(&self, name: &str, after: i64, was_seen: bool) -> Saved {
+        let expected = Expected {
+            tenant: &self.name,
+            uid: &self.uid,
+            after,
         };
+        let known = self.stores.snapshots.get(&ObjectRef::new(name).within(&self.namespace));
+        judge(&expected, known.as_deref(), was_seen)
+    }
+
+    /// Takes a snapshot of what is there, and waits until it is completed.
+    async fn save(&self, name: &str, after: i64) -> Result<(), TaskError> {
         let snapshots: Api<TenantSnapshot> = Api::namespaced(self.client.clone(), &self.namespace);
         let place = (self.namespace.as_str(), self.name.as_str());
         let snapshot = TenantSnapshot::of_berth(name, place, SnapshotTrigger::BeforeRestore);
@@ -188,36 +254,30 @@ impl RestoreTask {
             Err(error) => {
                 let error = api("create a TenantSnapshot")(error);
                 let refusal = error.refusal().map(ToOwned::to_owned);
-                return Err(refusal.map_or_else(|| TaskError::Host(error), give_up));
+                return Err(refusal.map_or_else(|| TaskError::Host(error), not_saved));
             }
         }
-        let deadline = Instant::now() + SAVED_WITHIN;
+        let (deadline, mut was_seen) = (Instant::now() + SAVED_WITHIN, false);
         loop {
-            let known = self.stores.snapshots.get(&ObjectRef::new(name).within(&self.namespace));
-            match known.as_ref().map(|known| known.phase()) {
-                Some(SnapshotPhase::Completed) => return Ok(()),
-                Some(SnapshotPhase::Failed) => {
-                    return Err(give_up(known.as_deref().map_or_else(String::new, describe)));
-                }
-                Some(SnapshotPhase::Pending | SnapshotPhase::Running) | None if Instant::now() < deadline => {
-                    sleep(POLL).await;
-                }
-                Some(SnapshotPhase::Pending | SnapshotPhase::Running) | None => {
-                    return Err(give_up(format!(
-                        "it took longer than {} minutes",
-                        SAVED_WITHIN.as_secs() / 60
-                    )));
+            let place = ObjectRef::new(name).within(&self.namespace);
+            was_seen |= self.stores.snapshots.get(&place).is_some();
+            match self.find_saved(name, after, was_seen) {
+                Saved::Yes => return Ok(()),
+                Saved::Never(why) => return Err(not_saved(why)),
+                Saved::Waits if Instant::now() < deadline => sleep(POLL).await,
+                Saved::Waits => {
+                    let minutes = SAVED_WITHIN.as_secs() / 60;
+                    return Err(not_saved(format!("it took longer than {minutes} minutes")));
                 }
             }
         }
     }
 }
 
-/// Why a snapshot has failed.
-fn describe(snapshot: &TenantSnapshot) -> String {
-    let conditions = snapshot.status.iter().flat_map(|status| &status.conditions);
-    let mut completed = conditions.filter(|condition| condition.type_ == COMPLETED);
-    completed
-        .next()
-        .map_or_else(String::new, |condition| condition.message.clone())
+/// That nothing is replaced, because what is there could not be saved.
+fn not_saved(why: String) -> TaskError {
+    TaskError::GiveUp(Refusal {
+        reason: "NotSaved",
+        message: format!("no snapshot could be taken of what the tenant stores now: {why}"),
+    })
 }

@@ -19,7 +19,7 @@ const PHASES: [&str; 3] = ["Writing", "Rewriting", "Completed"];
 const STORED: [&str; 2] = ["secrets/team/a", "secrets/team/b"];
 
 /// Gives the class of the tenant these rules of encryption.
-fn set_rules(fixture: &Fixture, encryption: &Value) {
+pub(super) fn set_rules(fixture: &Fixture, encryption: &Value) {
     let class = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "g"},
         "spec": {"encryption": encryption},
@@ -59,13 +59,13 @@ fn values(fixture: &Fixture) -> Vec<String> {
 }
 
 /// Where the host has the Secret with the keys.
-fn pki_path(fixture: &Fixture) -> String {
+pub(super) fn pki_path(fixture: &Fixture) -> String {
     let namespace = fixture.id.control_plane_namespace();
     format!("/api/v1/namespaces/{namespace}/secrets/pki")
 }
 
 /// The data of the Secret with the keys.
-fn pki(fixture: &Fixture) -> Value {
+pub(super) fn pki(fixture: &Fixture) -> Value {
     fixture.host.get(&pki_path(fixture)).unwrap()["data"].clone()
 }
 
@@ -110,7 +110,7 @@ fn reason(fixture: &Fixture) -> Option<String> {
 }
 
 /// Reconciles some times, and returns the phases on the way. `between` happens before each reconcile.
-async fn reconcile_some(fixture: &mut Fixture, between: impl Fn(&mut Fixture, usize)) -> Vec<String> {
+pub(super) async fn reconcile_some(fixture: &mut Fixture, between: impl Fn(&mut Fixture, usize)) -> Vec<String> {
     let mut phases: Vec<String> = Vec::new();
     for number in 0..MAX_RECONCILES {
         between(fixture, number);

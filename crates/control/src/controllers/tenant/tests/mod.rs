@@ -20,6 +20,7 @@ mod own_endpoints;
 mod quota;
 mod removals;
 mod restore;
+mod restore_faults;
 mod rotation;
 mod schedule;
 mod sleep;

@@ -5,24 +5,30 @@ use super::{
     databases::store_database,
     fixture::{Fixture, TENANT, UID},
 };
-use crate::testing::{MemoryContents, ScriptedApi};
+use crate::{
+    datastore::{RestorePhase, RestoreRecord, TenantContents},
+    testing::{MemoryContents, ScriptedApi},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use berth_snapshots::{Entry, Store};
 use futures::stream;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
-const SNAPSHOTS: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantsnapshots";
-const LOCATION: &str = "team/vision/77aa";
+pub(super) const SNAPSHOTS: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantsnapshots";
+pub(super) const LOCATION: &str = "team/vision/77aa";
 /// Enough reconciles for a restore, also if it is interrupted.
 const MAX_RECONCILES: usize = 60;
 
-struct Case {
-    fixture: Fixture,
-    memory: MemoryContents,
+pub(super) struct Case {
+    pub(super) fixture: Fixture,
+    pub(super) memory: MemoryContents,
     store: Store,
     // Deleted with this.
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
+    /// The revision of the snapshots that the restore asks for; none: the newest.
+    pub(super) saved_at: Option<i64>,
 }
 
 /// The namespace `kube-system` of a database, as etcd has it.
@@ -31,7 +37,7 @@ fn identity() -> String {
 }
 
 /// What the snapshot has.
-fn old_objects() -> BTreeMap<String, String> {
+pub(super) fn old_objects() -> BTreeMap<String, String> {
     let objects = [
         ("configmaps/team/settings", "old"),
         ("namespaces/team", "team"),
@@ -44,7 +50,7 @@ fn old_objects() -> BTreeMap<String, String> {
 
 impl Case {
     /// A tenant that runs, and that has changed since its snapshot: an object is gone, one is another, and one is new.
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let mut fixture = Fixture::new();
         store_database(&fixture, Some("a"));
         let memory = fixture.stored.contents.clone();
@@ -61,31 +67,33 @@ impl Case {
             memory,
             store,
             folder,
+            saved_at: None,
         };
-        case.insert_snapshot().await;
+        case.insert_snapshot("nightly", LOCATION, old_objects()).await;
         case
     }
 
-    /// Stores the snapshot, and its object.
-    async fn insert_snapshot(&self) {
-        let entries = old_objects().into_iter().map(|(key, value)| {
+    /// Stores a snapshot with these objects, and its object.
+    pub(super) async fn insert_snapshot(&self, name: &str, location: &str, objects: BTreeMap<String, String>) {
+        let uid = location.rsplit('/').next().unwrap();
+        let entries = objects.into_iter().map(|(key, value)| {
             Ok::<_, Infallible>(Entry {
                 key: key.into_bytes(),
                 value: value.into_bytes(),
             })
         });
-        let written = self.store.write(LOCATION, stream::iter(entries)).await.unwrap();
+        let written = self.store.write(location, stream::iter(entries)).await.unwrap();
         let snapshot = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
-            "metadata": {"name": "nightly", "namespace": "team", "uid": "77aa"},
+            "metadata": {"name": name, "namespace": "team", "uid": uid},
             "spec": {"tenantClusterName": "vision"},
             "status": {"phase": "Completed", "tenantUID": UID, "version": "v1.37.1", "objects": written.objects, "bytes": written.bytes,
                 "storedBytes": written.stored_bytes, "checksum": written.checksum},
         });
-        self.fixture.host.insert(&format!("{SNAPSHOTS}/nightly"), snapshot);
+        self.fixture.host.insert(&format!("{SNAPSHOTS}/{name}"), snapshot);
     }
 
-    fn change_snapshot(&self, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change_snapshot(&self, change: impl FnOnce(&mut Value)) {
         let path = format!("{SNAPSHOTS}/nightly");
         let mut snapshot = self.fixture.host.get(&path).unwrap();
         change(&mut snapshot);
@@ -93,9 +101,13 @@ impl Case {
     }
 
     fn request(&self, saves: bool) {
+        self.request_of("nightly", saves);
+    }
+
+    pub(super) fn request_of(&self, name: &str, saves: bool) {
         self.fixture.change_tenant(|cluster| {
             let annotations = &mut cluster["metadata"]["annotations"];
-            annotations[labels::RESTORE_SNAPSHOT] = "nightly".into();
+            annotations[labels::RESTORE_SNAPSHOT] = name.into();
             if !saves {
                 annotations[labels::RESTORE_WITHOUT_SAVING] = "true".into();
             }
@@ -107,14 +119,15 @@ impl Case {
         for mut snapshot in self.fixture.host.find(SNAPSHOTS) {
             let name = snapshot["metadata"]["name"].as_str().unwrap().to_owned();
             if snapshot["status"].is_null() {
-                snapshot["status"] = json!({"phase": "Completed"});
+                let revision = self.saved_at.unwrap_or_else(|| self.memory.revision());
+                snapshot["status"] = json!({"phase": "Completed", "tenantUID": UID, "revision": revision});
                 self.fixture.host.insert(&format!("{SNAPSHOTS}/{name}"), snapshot);
             }
         }
     }
 
     /// One reconcile, in which nothing is started if a restore was under way before and after it. Does not wait for what never answers.
-    async fn reconcile(&mut self) {
+    pub(super) async fn reconcile(&mut self) {
         let before = self.memory.record();
         let calls = self.fixture.count_calls();
         let _ = tokio::time::timeout(Duration::from_secs(5), Box::pin(self.fixture.reconcile())).await;
@@ -132,7 +145,7 @@ impl Case {
     }
 
     /// Reconciles until the condition Restored has this reason and the tenant is Ready.
-    async fn reconcile_until(&mut self, reason: &str) {
+    pub(super) async fn reconcile_until(&mut self, reason: &str) {
         for _ in 0..MAX_RECONCILES {
             self.reconcile().await;
             let is_ready = self.fixture.reason("Ready").0 == "True";
@@ -143,8 +156,35 @@ impl Case {
         panic!("not {reason}: {:#}", self.fixture.status());
     }
 
-    fn annotations(&self) -> Value {
+    pub(super) fn annotations(&self) -> Value {
         self.fixture.host.get(TENANT).unwrap()["metadata"]["annotations"].clone()
+    }
+
+    /// Leaves the tenant as a control does that was killed in this phase of the restore to `nightly`.
+    pub(super) async fn interrupt(&self, phase: RestorePhase) {
+        let snapshot = self.fixture.host.get(&format!("{SNAPSHOTS}/nightly")).unwrap();
+        let status = &snapshot["status"];
+        let number = |field: &str| status[field].as_u64().unwrap();
+        let record = RestoreRecord {
+            snapshot_name: "nightly".into(),
+            snapshot_uid: "77aa".into(),
+            location: LOCATION.into(),
+            objects: number("objects"),
+            bytes: number("bytes"),
+            stored_bytes: number("storedBytes"),
+            checksum: status["checksum"].as_str().unwrap().into(),
+            encryption_keys: Vec::new(),
+            saved_as: None,
+            saved_after: None,
+            started_at: self.fixture.context.clock.now(),
+            phase,
+            attempts: 1,
+            identity: (phase == RestorePhase::Replaced).then(|| STANDARD.encode(identity())),
+        };
+        let expected = self.memory.record().map(|record| record.revision);
+        let id = self.fixture.id.clone();
+        let written = self.memory.write_restore(&id, record.to_text(), expected);
+        written.await.unwrap();
     }
 }
 
@@ -366,7 +406,7 @@ async fn a_file_that_cannot_be_read_any_more_is_waited_for() {
     let mut case = Case::new().await;
     let (file, kept) = (case.folder.path().join(LOCATION), case.folder.path().join("kept"));
     std::fs::rename(&file, &kept).unwrap();
-    interrupt_in_the_middle(&case).await;
+    case.interrupt(RestorePhase::Replacing).await;
     let before = case.memory.objects();
     for _ in 0..5 {
         case.reconcile().await;
@@ -382,38 +422,8 @@ async fn a_file_that_cannot_be_read_any_more_is_waited_for() {
     assert_eq!(case.memory.objects(), old_objects());
 }
 
-/// Leaves the tenant as a control does that was killed while it replaced everything.
-async fn interrupt_in_the_middle(case: &Case) {
-    use crate::datastore::{RestorePhase, RestoreRecord, TenantContents};
-    let snapshot = case.fixture.host.get(&format!("{SNAPSHOTS}/nightly")).unwrap();
-    let status = &snapshot["status"];
-    let number = |field: &str| status[field].as_u64().unwrap();
-    let record = RestoreRecord {
-        snapshot_name: "nightly".into(),
-        snapshot_uid: "77aa".into(),
-        location: LOCATION.into(),
-        objects: number("objects"),
-        bytes: number("bytes"),
-        stored_bytes: number("storedBytes"),
-        checksum: status["checksum"].as_str().unwrap().into(),
-        encryption_keys: Vec::new(),
-        saved_as: None,
-        started_at: case.fixture.context.clock.now(),
-        phase: RestorePhase::Replacing,
-        attempts: 1,
-        identity: None,
-    };
-    let expected = case.memory.record().map(|record| record.revision);
-    let id = case.fixture.id.clone();
-    case.memory
-        .write_restore(&id, record.to_text(), expected)
-        .await
-        .unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_starts_nothing() {
-    use crate::datastore::TenantContents;
     let mut case = Case::new().await;
     let id = case.fixture.id.clone();
     case.memory.write_restore(&id, b"{}".to_vec(), None).await.unwrap();
@@ -428,7 +438,7 @@ async fn a_record_that_cannot_be_read_starts_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_is_deleted_is_not_restored_any_more() {
     let mut case = Case::new().await;
-    interrupt_in_the_middle(&case).await;
+    case.interrupt(RestorePhase::Replacing).await;
     case.reconcile().await;
     case.fixture.delete().await;
     assert!(case.fixture.context.tenants.restore_under_way(UID).is_none());
