@@ -26,6 +26,9 @@ use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 /// How long a refusal has to stay that was there before the request: control may not have written yet what became of the new one.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// The reason of the condition Restored while a restore fails and is tried again.
+const FAILING: &str = "RestoreFailing";
+
 /// How often a TenantCluster is read again that was changed before the request was written.
 const MOST_TRIES: u32 = 5;
 
@@ -110,7 +113,7 @@ async fn request(
     }
 }
 
-/// Whether the tenant is the one that was confirmed, and nobody else has asked for a restore.
+/// Whether the tenant is the one that was confirmed, and nobody else has asked for a restore. One that fails can be led to another snapshot.
 fn check_request(name: &TenantName, confirmed: &TenantCluster, tenant: &TenantCluster) -> Result<(), Error> {
     check_same(name, confirmed, tenant)?;
     if let Some(other) = tenant.requested_restore() {
@@ -118,9 +121,10 @@ fn check_request(name: &TenantName, confirmed: &TenantCluster, tenant: &TenantCl
             "somebody has asked already to set {name} back to {other}; `berth get {name}` shows how far that is"
         )));
     }
-    match restored_of(tenant).filter(|restored| is_under_way(&restored.reason)) {
+    let goes_on = |restored: &&Condition| is_under_way(&restored.reason) && restored.reason != FAILING;
+    match restored_of(tenant).filter(goes_on) {
         Some(restored) => Err(Error::Failed(format!(
-            "{name} is being set back already: {}",
+            "{name} is being set back already; wait until that is over, or fails: {}",
             restored.message
         ))),
         None => Ok(()),
@@ -291,7 +295,7 @@ fn restored_of(tenant: &TenantCluster) -> Option<&Condition> {
 
 /// Whether a reason of the condition Restored says that the restore goes on.
 fn is_under_way(reason: &str) -> bool {
-    ["Checking", "Stopping", "Saving", "Replacing", "RestoreFailing"].contains(&reason)
+    ["Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
 }
 
 #[cfg(test)]
@@ -363,6 +367,8 @@ mod tests {
         let replacing = json!({"conditions": [condition("Restored", "False", "Replacing")]});
         let error = check_request(&name, &confirmed, &tenant(&json!({}), &replacing)).unwrap_err();
         assert!(error.to_string().contains("because"), "{error}");
+        let failing = json!({"conditions": [condition("Restored", "False", "RestoreFailing")]});
+        check_request(&name, &confirmed, &tenant(&json!({}), &failing)).unwrap();
         let mut another = tenant(&json!({}), &json!({}));
         another.metadata.uid = Some("0000".into());
         assert_eq!(check_request(&name, &confirmed, &another).unwrap_err().exit_code(), 3);
