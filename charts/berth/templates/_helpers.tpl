@@ -40,6 +40,13 @@ StatefulSet says the same, and cannot change. */ -}}
 {{- fail "the token in gpuMetrics.tokenSecret would be sent without encryption: use an https URL in gpuMetrics.url, or set gpuMetrics.allowInsecureToken=true if the network is protected otherwise" -}}
 {{- end -}}
 {{- end -}}
+{{- /* Values of an older release do not have it. */ -}}
+{{- with .Values.snapshots -}}
+{{- /* Control refuses the same, and would not start. */ -}}
+{{- if and .url (hasPrefix "http://" (.endpoint | default "")) (not .allowHTTP) -}}
+{{- fail "snapshots would be sent without encryption: use an https URL in snapshots.endpoint, or set snapshots.allowHTTP=true if the network is protected otherwise" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.gateway -}}
 {{- if and .enabled (not .domain) -}}
 {{- fail "gateway.enabled needs gateway.domain: the API server of a tenant is <tenant>.<namespace>.<domain>" -}}

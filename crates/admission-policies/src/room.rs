@@ -10,7 +10,9 @@ use std::fmt::Display;
 
 /// Bytes of a TenantCluster without its status and what API servers keep of its writers.
 const TENANT_CLUSTER: u32 = 160 * 1024;
-/// Bytes that API servers keep of the writers of a TenantCluster.
+/// The same of a TenantSnapshot. Control has all of them in memory, and a team may create many.
+const TENANT_SNAPSHOT: u32 = 16 * 1024;
+/// Bytes that API servers keep of the writers of a TenantCluster or a TenantSnapshot.
 const WRITERS: u32 = 48 * 1024;
 /// Bytes of a pod without its status and its writers: more than translation makes of the largest.
 const POD: u32 = 1024 * 1024;
@@ -37,7 +39,7 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
 fn build_tenant_cluster_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-tenant-cluster-sizes",
-        description: "TenantClusters leave room for what control writes into them.",
+        description: "TenantClusters leave room for what control writes into them, and TenantSnapshots for others.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
@@ -45,7 +47,7 @@ fn build_tenant_cluster_policy() -> AdmissionPolicy {
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
-            resources: &["tenantclusters"],
+            resources: &["tenantclusters", "tenantsnapshots"],
             operations: WRITES,
         }],
         variables: Vec::new(),
@@ -54,6 +56,14 @@ fn build_tenant_cluster_policy() -> AdmissionPolicy {
                 own,
                 TENANT_CLUSTER,
                 "a TenantCluster may have at most 163,840 bytes in its spec and metadata",
+            ),
+            unless(
+                "request.resource.resource != 'tenantsnapshots'",
+                at_most(
+                    own,
+                    TENANT_SNAPSHOT,
+                    "a TenantSnapshot may have at most 16,384 bytes in its spec and metadata",
+                ),
             ),
             at_most(
                 writers,
@@ -66,10 +76,6 @@ fn build_tenant_cluster_policy() -> AdmissionPolicy {
 
 /// With the credential of a syncer, a pod could be made so large that nobody can delete it.
 fn build_object_policy() -> AdmissionPolicy {
-    let unless = |condition: &str, validation: Validation| Validation {
-        expression: format!("{condition} || {}", validation.expression),
-        ..validation
-    };
     let not_pods = "request.resource.resource != 'pods'";
     let larger = format!(
         "request.resource.resource in {}",
@@ -123,6 +129,14 @@ fn build_object_policy() -> AdmissionPolicy {
     }
 }
 
+/// The validation, but for requests that the condition describes.
+fn unless(condition: &str, validation: Validation) -> Validation {
+    Validation {
+        expression: format!("{condition} || {}", validation.expression),
+        ..validation
+    }
+}
+
 /// The text of an object without its status and its writers.
 fn own(object: &str) -> String {
     format!(
@@ -162,7 +176,7 @@ mod tests {
     /// What is allowed can be stored and changed.
     const _: () = {
         let rest = 256 * 1024;
-        assert!((TENANT_CLUSTER + WRITERS) * ESCAPED + rest <= STORED);
+        assert!((TENANT_CLUSTER + WRITERS) * ESCAPED + rest <= STORED && TENANT_SNAPSHOT <= TENANT_CLUSTER);
         assert!(POD + rest <= WHOLE_POD && WHOLE_POD < STORED);
         assert!(OBJECT * ESCAPED < STORED && OBJECT + WRITERS_ON_HOST + rest <= STORED);
     };

@@ -1,4 +1,4 @@
-//! Completion for shells: commands and flags, and the names of the tenants that the user may see.
+//! Completion for shells: commands and flags, and the names of the tenants and snapshots that the user may see.
 //!
 //! A shell runs `berth` with [`VARIABLE`] set, as the script of `berth completion` says; kubectl runs it as [`KUBECTL_COMPLETER`].
 
@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_api::TenantCluster;
+use berth_api::{TenantCluster, TenantSnapshot};
 use clap::Command;
 use clap_complete::Shell;
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
+use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 
 use crate::error::Error;
@@ -30,8 +31,8 @@ const KUBECTL_PLUGIN: &str = "kubectl-berth";
 const NO_FILES: &str = ":4";
 /// How long the host may take: somebody waits at the keyboard.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How many tenants are asked for.
-const MOST_TENANTS: u32 = 500;
+/// How many tenants or snapshots are asked for.
+const MOST_OBJECTS: u32 = 500;
 
 /// The name by which this program was started.
 fn program_name() -> Option<OsString> {
@@ -116,19 +117,11 @@ pub(crate) fn tenant_names() -> ArgValueCompleter {
 /// does not answer soon.
 fn complete_tenants(current: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = std::env::args().collect();
-    let host = parse_host_arguments(words_of_user(&words));
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let found = runtime.block_on(async {
-        tokio::time::timeout(TIMEOUT, async {
-            let host = host.connect().await.ok()?;
-            let tenants = list_tenants(&host).await?;
-            Some((host.namespace, tenants))
-        })
-        .await
+    let found = ask_host(words_of_user(&words), async |host| {
+        let tenants = list_tenants(&host).await?;
+        Some((host.namespace, tenants))
     });
-    let Ok(Some((namespace, tenants))) = found else {
+    let Some((namespace, tenants)) = found else {
         return Vec::new();
     };
     candidates_of(&tenants, &namespace, &current.to_string_lossy())
@@ -137,9 +130,60 @@ fn complete_tenants(current: &OsStr) -> Vec<CompletionCandidate> {
         .collect()
 }
 
+/// Completes an argument that names a TenantSnapshot.
+pub(crate) fn snapshot_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_snapshots)
+}
+
+/// The snapshots that begin with `current`, in the namespace of the tenant that the words name, or of the command.
+fn complete_snapshots(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let words = words_of_user(&words);
+    let found = ask_host(words, async |host| {
+        let namespace = namespace_of_tenant(words).unwrap_or(&host.namespace);
+        let snapshots: Api<TenantSnapshot> = Api::namespaced(host.client.clone(), namespace);
+        let list = snapshots.list(&ListParams::default().limit(MOST_OBJECTS)).await;
+        list.ok().map(|list| list.items)
+    });
+    snapshot_candidates(&found.unwrap_or_default(), &current.to_string_lossy())
+        .into_iter()
+        .map(|(name, help)| CompletionCandidate::new(name).help(Some(help.into())))
+        .collect()
+}
+
+/// The namespace of the tenant that is set back, if the words name it as NAMESPACE/NAME.
+fn namespace_of_tenant(words: &[String]) -> Option<&str> {
+    let behind = words.iter().skip_while(|word| *word != "restore").skip(1);
+    let mut names = behind.filter(|word| !word.starts_with('-'));
+    names.find_map(|word| {
+        let (namespace, name) = word.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then_some(namespace)
+    })
+}
+
+/// Names that begin with `current`, with the phases and tenants of the snapshots.
+fn snapshot_candidates(snapshots: &[TenantSnapshot], current: &str) -> Vec<(String, String)> {
+    let candidates = snapshots.iter().map(|snapshot| {
+        let help = format!("{} of {}", snapshot.phase().name(), snapshot.spec.tenant_cluster_name);
+        (snapshot.name_any(), help)
+    });
+    let mut found: Vec<_> = candidates.filter(|(name, _)| name.starts_with(current)).collect();
+    found.sort();
+    found
+}
+
+/// What the host says that the words of the user name; none if it does not answer soon.
+fn ask_host<T>(words: &[String], ask: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
+    let host = parse_host_arguments(words);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.ok()?;
+    let asked = async { ask(host.connect().await.ok()?).await };
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await.ok()? })
+}
+
 /// The tenants of all namespaces, or of that of the command if the user may not see others.
 async fn list_tenants(host: &Host) -> Option<Vec<TenantCluster>> {
-    let parameters = ListParams::default().limit(MOST_TENANTS);
+    let parameters = ListParams::default().limit(MOST_OBJECTS);
     let all: Api<TenantCluster> = Api::all(host.client.clone());
     if let Ok(list) = all.list(&parameters).await {
         return Some(list.items);
@@ -246,6 +290,31 @@ mod tests {
             words("get v")
         );
         assert!(words_of_user(&words("berth")).is_empty());
+    }
+
+    #[test]
+    fn snapshots_are_those_of_the_namespace_of_the_tenant() {
+        let of = |line: &str| namespace_of_tenant(&words(line)).map(str::to_owned);
+        assert_eq!(of("berth snapshot restore team/vision b"), Some("team".into()));
+        assert_eq!(of("berth snapshot restore -y team/vision"), Some("team".into()));
+        assert_eq!(of("berth snapshot restore vision b"), None);
+        assert_eq!(of("berth snapshot restore /etc/hosts b"), None);
+        assert_eq!(of("berth --home a/b snapshot delete b"), None);
+        let snapshot = |name: &str, phase: &str| -> TenantSnapshot {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": name, "namespace": "team"},
+                "spec": {"tenantClusterName": "vision"}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let snapshots = [
+            snapshot("nightly", "Completed"),
+            snapshot("before", "Failed"),
+            snapshot("night", "Running"),
+        ];
+        let found = snapshot_candidates(&snapshots, "ni");
+        let expected = [("night", "Running of vision"), ("nightly", "Completed of vision")];
+        assert_eq!(found, expected.map(|(name, help)| (name.to_owned(), help.to_owned())));
     }
 
     #[test]

@@ -285,3 +285,58 @@ fn usage_that_is_not_recorded_for_an_hour_raises_the_alert() {
         ],
     );
 }
+
+#[test]
+fn a_tenant_without_snapshots_of_its_schedule_raises_the_alert() {
+    let expression = alert_expression("BerthScheduledSnapshotOverdue");
+    let of = |tenant: &str, pod: &str, values: &str| {
+        let labels = format!("tenant_namespace=\"team\", tenant=\"{tenant}\", pod=\"{pod}\"");
+        json!({"series": format!("berth_control_scheduled_snapshot_overdue{{{labels}}}"), "values": values})
+    };
+    let vision = "{tenant_namespace=\"team\", tenant=\"vision\"}";
+    evaluate(
+        &[
+            // Another pod of control goes on from 20 minutes on.
+            of("vision", "a", "0x19 1x19 stale"),
+            of("vision", "b", "_x40 1x19 0x20"),
+            of("speech", "a", "0x90"),
+        ],
+        &[
+            evaluates_to(&expression, "9m", vision, None),
+            evaluates_to(&expression, "11m", vision, Some(1)),
+            evaluates_to(&expression, "25m", vision, Some(1)),
+            evaluates_to(&expression, "35m", vision, None),
+        ],
+    );
+}
+
+#[test]
+fn a_restore_that_is_tried_again_and_again_raises_the_alert() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthRestoreFailing"));
+    let reconciles = |kind: &str, result: &str, values: &str| {
+        let labels = format!("namespace=\"berth-system\", pod=\"a\", kind=\"{kind}\", result=\"{result}\"");
+        json!({"series": format!("berth_control_reconciles_total{{{labels}}}"), "values": values})
+    };
+    let raised_at = |time: &str, is_raised: bool| {
+        evaluates_to(
+            &expression,
+            time,
+            "{namespace=\"berth-system\"}",
+            is_raised.then_some(1),
+        )
+    };
+    evaluate(
+        &[
+            // Every five minutes, as a restore that fails for long, and no more after 20.
+            reconciles("tenant", "Restoring", "1x9 2x9 3x9 4x9 5x60"),
+            reconciles("tenant", "ok", "0+1x100"),
+            reconciles("snapshots", "HostApiError", "0+1x100"),
+        ],
+        &[
+            raised_at("4m", false),
+            raised_at("6m", true),
+            raised_at("25m", true),
+            raised_at("37m", false),
+        ],
+    );
+}

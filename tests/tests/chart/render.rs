@@ -378,6 +378,74 @@ async fn control_keeps_records_of_usage_as_long_as_the_values_say() {
     }
 }
 
+/// The environment of control and its arguments, by which it learns of the object store.
+async fn snapshot_store_of_control(snapshots: Value) -> Result<(Vec<Value>, Vec<String>), String> {
+    let all = template(&json!({ "snapshots": snapshots })).await?;
+    let control = find(&all, "Deployment/berth-control");
+    let container = &control.unwrap()["spec"]["template"]["spec"]["containers"][0];
+    let of_store = |variable: &&Value| variable["name"].as_str().is_some_and(|name| name.starts_with("AWS_"));
+    let environment = container["env"].as_array().unwrap().iter().filter(of_store);
+    let args = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let args = args.filter(|arg| arg.contains("snapshot") || arg.contains("AWS"));
+    Ok((environment.cloned().collect(), args.map(ToOwned::to_owned).collect()))
+}
+
+/// A user who may read Deployments, or the processes of a node, reads no credentials.
+#[tokio::test]
+async fn control_gets_the_object_store_of_snapshots_and_its_credentials_from_a_secret() {
+    let values = json!({"url": "s3://berth-snapshots/production", "region": "eu-central-1", "endpoint": "https://objects.example.com",
+        "credentialsSecret": "berth-snapshots"});
+    let (environment, args) = snapshot_store_of_control(values).await.unwrap();
+    assert_eq!(args, ["--snapshot-store=s3://berth-snapshots/production"]);
+    let of_secret =
+        |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": "berth-snapshots", "key": key}}});
+    assert_eq!(
+        environment,
+        [
+            json!({"name": "AWS_REGION", "value": "eu-central-1"}),
+            json!({"name": "AWS_ENDPOINT_URL", "value": "https://objects.example.com"}),
+            of_secret("AWS_ACCESS_KEY_ID"),
+            of_secret("AWS_SECRET_ACCESS_KEY"),
+        ]
+    );
+    let (environment, args) = snapshot_store_of_control(json!({"url": "s3://b"})).await.unwrap();
+    assert_eq!(
+        (environment, args),
+        (vec![], vec!["--snapshot-store=s3://b".to_owned()])
+    );
+    // Without a URL nothing else counts, nor in the values of an older release.
+    for values in [
+        json!({"credentialsSecret": "berth-snapshots", "allowHTTP": true}),
+        json!(null),
+    ] {
+        let found = snapshot_store_of_control(values.clone()).await.unwrap();
+        assert_eq!(found, (vec![], vec![]), "{values}");
+    }
+}
+
+#[tokio::test]
+async fn snapshots_are_sent_without_tls_only_if_the_values_say_so() {
+    let plain = |allow: bool| json!({"url": "s3://b", "endpoint": "http://minio.storage.svc:9000", "allowHTTP": allow});
+    let refusal = snapshot_store_of_control(plain(false)).await.unwrap_err();
+    assert!(refusal.contains("snapshots.allowHTTP=true"), "{refusal}");
+    let (environment, _) = snapshot_store_of_control(plain(true)).await.unwrap();
+    assert!(
+        environment.contains(&json!({"name": "AWS_ALLOW_HTTP", "value": "true"})),
+        "{environment:?}"
+    );
+    for (field, value) in [
+        ("url", "berth-snapshots"),
+        ("url", "file:///snapshots"),
+        ("url", "s3://KEY:SECRET@berth-snapshots"),
+        ("url", "s3://berth-snapshots/../other"),
+        ("endpoint", "objects.example.com"),
+        ("endpoint", "https://KEY:SECRET@objects.example.com"),
+    ] {
+        let refusal = snapshot_store_of_control(json!({ field: value })).await.unwrap_err();
+        assert!(refusal.contains(&format!("/snapshots/{field}")), "{value}: {refusal}");
+    }
+}
+
 /// The values of an older release do not have integrations at all.
 #[tokio::test]
 async fn without_integrations_control_has_no_flags_for_them() {

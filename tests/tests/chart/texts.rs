@@ -108,6 +108,7 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
     };
     metrics_of_control.syncers.record(&labels, Some(report));
     metrics_of_control.syncers.record_asleep(&labels, Some(true));
+    metrics_of_control.snapshots.scheduled_overdue.set_all([(labels, 1)]);
     let pool = String::from("h100");
     let unrequested = UnrequestedGpuLabels {
         tenant_namespace: "team".into(),

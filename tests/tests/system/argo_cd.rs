@@ -157,6 +157,12 @@ impl Scene {
         };
         let mut empty = pool.clone();
         empty.status = None;
+        let snapshot = |phase: &str, status: &str, reason: &str| {
+            let completed = json!({"type": "Completed", "status": status, "reason": reason, "message": "why",
+                "lastTransitionTime": "2026-11-30T00:00:00Z"});
+            json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": "nightly", "namespace": NAMESPACE},
+                "spec": {"tenantClusterName": NAME}, "status": {"phase": phase, "conditions": [completed]}})
+        };
         for (object, expected) in [
             (json!(tenant), "Healthy"),
             (json!(changed), "Progressing"),
@@ -166,6 +172,9 @@ impl Scene {
             (unready("UnknownPool"), "Degraded"),
             (json!(pool), "Healthy"),
             (json!(empty), "Progressing"),
+            (snapshot("Completed", "True", "Completed"), "Healthy"),
+            (snapshot("Running", "False", "Running"), "Progressing"),
+            (snapshot("Failed", "False", "StoreError"), "Degraded"),
         ] {
             let judged = judge_health(&settings, &object).await;
             assert!(

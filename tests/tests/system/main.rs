@@ -148,6 +148,8 @@ fn main() -> ExitCode {
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
                 node_recycling::nodes_that_somebody_marks_are_scrubbed,
+                snapshots::schemas_reject_invalid_snapshots,
+                snapshots::the_examples_of_snapshots_are_valid,
                 snapshots::a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_no_right,
                 snapshots::damaged_and_foreign_snapshots_are_refused_and_nothing_is_touched,
                 restore::copy::the_objects_of_a_deleted_tenant_are_read_in_a_backup,

@@ -5,24 +5,27 @@ use crate::{
     sleep::{create_namespace_as_eve, kill_control},
 };
 use berth_api::{
-    SnapshotPhase, TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
+    SnapshotPhase, TenantClass, TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
     conditions::{self, READY, RESTORED},
     labels,
 };
+use berth_control::apply::is_status;
 use berth_tests::{
+    command_line::CommandLine,
+    files::example,
     objects::apply,
     sleep::{request, status},
-    tenant::{Tenant, cluster},
+    tenant::{Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 /// Objects in the namespace of the tenant that is deleted and comes back.
 const MAPS: usize = 150;
@@ -42,7 +45,7 @@ async fn fill(tenant: &Tenant) {
 /// The numbers in the ConfigMaps of the namespace.
 async fn read_maps(tenant: &Tenant) -> Result<BTreeMap<String, String>, String> {
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), WORK);
-    let listed = maps.list(&kube::api::ListParams::default()).await;
+    let listed = maps.list(&ListParams::default()).await;
     let items = listed.map_err(|error| error.to_string())?.items;
     let numbers = items.into_iter().filter_map(|map| {
         let number = map.data?.remove("number")?;
@@ -92,10 +95,9 @@ fn file(host: &TestCluster, status: &TenantSnapshotStatus) -> PathBuf {
 
 async fn ask(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
     let patch = json!({"metadata": {"annotations": {labels::RESTORE_SNAPSHOT: snapshot}}});
-    let patched = host
-        .tenants(&tenant.namespace)
-        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&patch));
-    patched.await.unwrap();
+    let tenants = host.tenants(&tenant.namespace);
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    tenants.patch(&tenant.name, &params, &patch).await.unwrap();
 }
 
 /// Waits until the tenant was set back to a snapshot and is ready.
@@ -113,6 +115,38 @@ async fn until_restored(host: &TestCluster, tenant: &Tenant, snapshot: &str) {
         }
     })
     .await;
+}
+
+/// Whether the last restore ended before it had begun, so that somebody has to ask again.
+async fn is_interrupted(host: &TestCluster, tenant: &Tenant) -> Result<bool, String> {
+    let cluster = host.tenants(&tenant.namespace).get(&tenant.name).await;
+    let cluster = cluster.map_err(|error| error.to_string())?;
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    let is_interrupted = conditions.any(|condition| condition.type_ == RESTORED && condition.reason == "Interrupted");
+    Ok(is_interrupted && cluster.requested_restore().is_none())
+}
+
+/// Whether the tenant's API server answers that eve may not create a namespace.
+async fn is_forbidden_to_eve(tenant: &Tenant, name: &str) -> bool {
+    let created = create_namespace_as_eve(tenant, name).await;
+    created.is_err_and(|error| is_status(&error, 403))
+}
+
+/// Deletes all snapshots of the namespace of a tenant, and the tenant.
+async fn delete(host: &TestCluster, tenant: &Tenant) {
+    let (snapshots, all) = (snapshots(host, &tenant.namespace), ListParams::default());
+    snapshots
+        .delete_collection(&DeleteParams::default(), &all)
+        .await
+        .unwrap();
+    until("the snapshots are gone", SOON, async || {
+        match snapshots.list(&all).await {
+            Ok(list) if list.items.is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    tenant.delete(host).await;
 }
 
 /// Waits until a restore was refused for a reason.
@@ -139,8 +173,17 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         create_namespace_as_eve(&tenant, "before").await
     })
     .await;
-    let taken = take(&host, &tenant, "kept").await;
-    assert!(taken.objects.unwrap() > MAPS as u64, "{taken:?}");
+    let (user, name) = (CommandLine::of_administrator(&host), "snapshots-undo/undo");
+    let create = ["snapshot", "create", name, "--name", "kept", "--ttl", "24h", "--wait"];
+    let (out, _) = user.run(&create, 0).await;
+    let taken = snapshots(&host, &tenant.namespace).get("kept").await.unwrap();
+    let taken = taken.status.unwrap();
+    let objects = taken.objects.unwrap();
+    assert_eq!(
+        out,
+        format!("TenantSnapshot snapshots-undo/kept is completed: {objects} objects.\n")
+    );
+    assert!(objects > MAPS as u64, "{taken:?}");
     assert!(file(&host, &taken).exists());
 
     let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
@@ -150,15 +193,24 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         .await
         .unwrap();
     until_true("eve is no admin any more", SOON, async || {
-        create_namespace_as_eve(&tenant, "between").await.is_err()
+        is_forbidden_to_eve(&tenant, "between").await
     })
     .await;
     delete_work(&tenant).await;
     let later = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}});
     apply(&tenant.client, "default", &later).await.unwrap();
 
+    // In the snapshot she is an admin. She must have no right at any time, also not before control has written anything in the tenant.
+    let is_admin = async {
+        while create_namespace_as_eve(&tenant, "after").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
     ask(&host, &tenant, "kept").await;
-    until_restored(&host, &tenant, "kept").await;
+    tokio::select! {
+        () = until_restored(&host, &tenant, "kept") => {}
+        () = is_admin => panic!("eve is an admin of the tenant that is set back"),
+    }
     let maps = until("the objects are there again", SOON, async || read_maps(&tenant).await).await;
     assert_eq!(maps.len(), MAPS);
     assert_eq!(maps["map-7"], "7");
@@ -167,17 +219,32 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         others.get_opt("later").await.unwrap().is_none(),
         "it is newer than the snapshot"
     );
-    assert!(create_namespace_as_eve(&tenant, "after").await.is_err());
+    assert!(is_forbidden_to_eve(&tenant, "after").await);
     // What was there before is saved, and the way back is open.
     let saved = status(&host, &tenant).await.unwrap().restore.unwrap().saved_as.unwrap();
-    ask(&host, &tenant, &saved).await;
+    let restore = ["snapshot", "restore", name, &saved, "--wait"];
+    let (_, err) = user.run(&restore, 2).await;
+    assert!(
+        err.contains("volumes whose reclaim policy is Delete") && err.contains("--yes"),
+        "{err}"
+    );
+    let (out, err) = user.run(&[&restore[..], &["--yes"]].concat(), 0).await;
+    assert_eq!(out, format!("TenantCluster {name} was set back to {saved}.\n"));
+    assert!(err.contains("· Restored is False"), "{err}");
     until_restored(&host, &tenant, &saved).await;
     until("what is newer is there again", SOON, async || others.get("later").await).await;
     let file = file(&host, &taken);
-    let all = snapshots(&host, &tenant.namespace);
-    all.delete("kept", &DeleteParams::default()).await.unwrap();
+    let (out, _) = user.run(&["snapshot", "list", name, "-o", "name"], 0).await;
+    let listed: Vec<&str> = out.lines().collect();
+    let of_saved = format!("tenantsnapshot.berth.dev/{saved}");
+    assert!(
+        listed.contains(&"tenantsnapshot.berth.dev/kept") && listed.contains(&of_saved.as_str()),
+        "{out}"
+    );
+    let delete_kept = ["snapshot", "delete", "kept", "-n", "snapshots-undo"];
+    user.run(&delete_kept, 0).await;
     until_true("the file is deleted", SOON, async || !file.exists()).await;
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
 }
 
 pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_touched(host: Arc<TestCluster>) {
@@ -201,11 +268,28 @@ pub(crate) async fn damaged_and_foreign_snapshots_are_refused_and_nothing_is_tou
         ask(&host, &tenant, snapshot).await;
         until_refused(&host, &tenant, reason).await;
     }
+    let user = CommandLine::of_administrator(&host);
+    for (snapshot, status, expected) in [
+        ("damaged", 1, "was not set back: the snapshot cannot be restored"),
+        ("foreign", 1, "a snapshot of another tenant"),
+        ("none", 3, "there is no TenantSnapshot snapshots-refused/none"),
+    ] {
+        let restore = [
+            "snapshot",
+            "restore",
+            "snapshots-refused/refused",
+            snapshot,
+            "--yes",
+            "--wait",
+        ];
+        let (_, err) = user.run(&restore, status).await;
+        assert!(err.contains(expected), "{err}");
+    }
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
     maps.get("later").await.unwrap();
     assert_eq!(read_maps(&tenant).await.unwrap().len(), MAPS);
     assert!(status(&host, &tenant).await.unwrap().restore.is_none());
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
     other.delete(&host).await;
 }
 
@@ -234,18 +318,84 @@ pub(crate) async fn control_is_killed_while_a_tenant_is_set_back(host: Arc<TestC
         })
         .await;
         kill_control(&host, after).await;
-        until(
-            "the objects of the snapshot are there",
-            2 * SOON,
-            async || match read_maps(&tenant).await?.len() {
+        until("the objects of the snapshot are there", 2 * SOON, async || {
+            if is_interrupted(&host, &tenant).await? {
+                // It was killed after it had removed the annotation, and before it had recorded the restore.
+                ask(&host, &tenant, "kept").await;
+            }
+            match read_maps(&tenant).await?.len() {
                 MAPS => Ok(()),
                 other => Err(format!("{other} {:?}", status(&host, &tenant).await)),
-            },
-        )
+            }
+        })
         .await;
-        assert_eq!(read_secret(&tenant).await.unwrap(), "from-the-snapshot");
         until_restored(&host, &tenant, "kept").await;
+        let secret = until("the Secret is read", SOON, async || read_secret(&tenant).await).await;
+        assert_eq!(secret, "from-the-snapshot");
         delete_work(&tenant).await;
     }
-    tenant.delete(&host).await;
+    delete(&host, &tenant).await;
+}
+
+pub(crate) async fn schemas_reject_invalid_snapshots(host: Arc<TestCluster>) {
+    const NAMESPACE: &str = "snapshots-schemas";
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let object = |kind: &str, spec: Value| {
+        let metadata = json!({"name": "snapshots-schemas"});
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+    };
+    let snapshot = |spec: Value| (NAMESPACE, object("TenantSnapshot", spec));
+    let class = |snapshots: Value| ("", object("TenantClass", json!({ "snapshots": snapshots })));
+    for ((namespace, object), expected) in [
+        (snapshot(json!({})), "spec.tenantClusterName"),
+        (snapshot(json!({"tenantClusterName": "A"})), "spec.tenantClusterName"),
+        (
+            snapshot(json!({"tenantClusterName": "a", "ttl": "59s"})),
+            "ttl must be at least 1m",
+        ),
+        (snapshot(json!({"tenantClusterName": "a", "ttl": "a day"})), "spec.ttl"),
+        (class(json!({"max": 1001})), "spec.snapshots.max"),
+        (
+            class(json!({"schedule": {"cron": "@daily"}})),
+            "spec.snapshots.schedule.cron",
+        ),
+        (
+            class(json!({"schedule": {"cron": "0 2 * * *", "timeZone": "../etc"}})),
+            "spec.snapshots.schedule.timeZone",
+        ),
+        (
+            class(json!({"schedule": {"cron": "0 2 * * *", "keep": 0}})),
+            "spec.snapshots.schedule.keep",
+        ),
+    ] {
+        let refused = apply(&host.client, namespace, &object).await;
+        let error = refused.expect_err(&object.to_string()).to_string();
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+    }
+    let (namespace, of_nobody) = snapshot(json!({"tenantClusterName": "nobody"}));
+    apply(&host.client, namespace, &of_nobody).await.unwrap();
+    let (namespace, of_another) = snapshot(json!({"tenantClusterName": "another"}));
+    let error = apply(&host.client, namespace, &of_another).await.unwrap_err();
+    assert!(error.to_string().contains("is immutable"), "{error}");
+    let snapshots = snapshots(&host, NAMESPACE);
+    snapshots
+        .delete("snapshots-schemas", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn the_examples_of_snapshots_are_valid(host: Arc<TestCluster>) {
+    const NAMESPACE: &str = "snapshots-examples";
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let params = PatchParams::apply("berth-tests").dry_run();
+    let mut wanted = example::<TenantSnapshot>("tenants/snapshot.yaml").remove(0);
+    wanted.metadata.namespace = Some(NAMESPACE.into());
+    let snapshots = snapshots(&host, NAMESPACE);
+    let stored = snapshots.patch("before-upgrade", &params, &Patch::Apply(&wanted)).await;
+    assert_eq!(stored.unwrap().spec, wanted.spec, "nothing was pruned or defaulted");
+    let wanted = example::<TenantClass>("classes/snapshots.yaml").remove(0);
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let stored = classes.patch("snapshots", &params, &Patch::Apply(&wanted)).await;
+    let (stored, wanted) = (stored.unwrap().spec.snapshots, wanted.spec.snapshots);
+    assert_eq!(stored, wanted, "nothing was pruned or defaulted");
 }

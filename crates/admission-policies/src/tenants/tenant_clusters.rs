@@ -82,11 +82,11 @@ pub(crate) fn pool_variables() -> [(&'static str, String); 3] {
     ]
 }
 
-/// What is reserved of quotas for a tenant, and whether it runs, is in its status.
+/// What is reserved of quotas for a tenant, and whether it runs, is in its status. In that of a snapshot is with what a restore compares the file.
 pub(crate) fn build_status_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         name: "berth-tenant-cluster-status",
-        description: "The status of TenantClusters can be written by control only.",
+        description: "The status of TenantClusters and TenantSnapshots can be written by control only.",
         scope: Scope::AllNamespaces,
         subjects: Subjects::Everyone,
         parameters: None,
@@ -94,13 +94,13 @@ pub(crate) fn build_status_policy() -> AdmissionPolicy {
         resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
-            resources: &["tenantclusters/status"],
+            resources: &["tenantclusters/status", "tenantsnapshots/status"],
             operations: WRITES,
         }],
         variables: Vec::new(),
         validations: vec![validation(
             "false",
-            "only the platform may write the status of a TenantCluster: it says what is reserved of quotas",
+            "only the platform may write the status of a TenantCluster or TenantSnapshot: it says what is reserved of quotas, and what may be restored",
         )],
     }
 }

@@ -23,7 +23,7 @@ use crate::host::{Host, HostArguments};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
-use related::{Objects, keep_related};
+use related::{Objects, is_snapshot_of, keep_related};
 
 /// Lines of each log, the last ones.
 const LOG_LINES: i64 = 5000;
@@ -100,7 +100,7 @@ fn own_namespaces(tenants: &[TenantCluster]) -> BTreeSet<String> {
     control_planes.chain([system::NAMESPACE.to_owned()]).collect()
 }
 
-/// The namespaces of the TenantClusters, of which only Events are collected.
+/// The namespaces of the TenantClusters, of which only Events and snapshots are collected.
 fn team_namespaces(tenants: &[TenantCluster]) -> BTreeSet<String> {
     tenants.iter().filter_map(ResourceExt::namespace).collect()
 }
@@ -134,11 +134,25 @@ impl Bundle {
         for namespace in own_namespaces(tenants) {
             self.collect_namespace(&namespace).await;
         }
+        for namespace in team_namespaces(tenants) {
+            self.collect_team_namespace(&namespace, tenants, is_all).await;
+        }
+    }
+
+    /// Events about TenantClusters, and snapshots: those of these tenants, or all.
+    async fn collect_team_namespace(&mut self, namespace: &str, tenants: &[TenantCluster], is_all: bool) {
         let events = resource("", "v1", "Event", "events");
         let of_tenants = ListParams::default().fields("involvedObject.kind=TenantCluster");
-        for namespace in team_namespaces(tenants) {
-            let path = format!("namespaces/{namespace}/events.yaml");
-            self.add_list(&path, &events, Some(&namespace), &of_tenants).await;
+        let path = format!("namespaces/{namespace}/events.yaml");
+        self.add_list(&path, &events, Some(namespace), &of_tenants).await;
+        let snapshots = resource(GROUP, VERSION, "TenantSnapshot", "tenantsnapshots");
+        let path = format!("namespaces/{namespace}/tenantsnapshots.yaml");
+        let found = self
+            .read_list(&path, &snapshots, Some(namespace), &ListParams::default())
+            .await;
+        if let Some(mut found) = found {
+            found.retain(|snapshot| is_all || is_snapshot_of(snapshot, namespace, tenants));
+            self.add_object(&path, found.into());
         }
     }
 

@@ -31,6 +31,15 @@ pub(super) fn keep_related(lists: &mut [Objects], tenants: &[TenantCluster]) {
     }
 }
 
+/// Whether a TenantSnapshot in a namespace is of one of these tenants, or of an earlier one of the name.
+pub(super) fn is_snapshot_of(snapshot: &Value, namespace: &str, tenants: &[TenantCluster]) -> bool {
+    let name = text(snapshot, "/spec/tenantClusterName");
+    let is_its_name = |tenant: &TenantCluster| {
+        tenant.metadata.namespace.as_deref() == Some(namespace) && tenant.metadata.name.as_deref() == name
+    };
+    tenants.iter().any(is_its_name)
+}
+
 /// Names of the objects whose quotas and schedules count for some tenants.
 struct Parents {
     projects: BTreeSet<String>,
@@ -127,6 +136,16 @@ mod tests {
             .iter()
             .filter_map(|item| text(item, "/metadata/name"))
             .collect()
+    }
+
+    #[test]
+    fn snapshots_of_a_tenant_are_found_by_its_namespace_and_name() {
+        let of = |tenant: &str| object("nightly", &json!({"tenantClusterName": tenant}));
+        let tenants = [tenant()];
+        assert!(is_snapshot_of(&of("a"), "team", &tenants));
+        assert!(!is_snapshot_of(&of("b"), "team", &tenants));
+        assert!(!is_snapshot_of(&of("a"), "others", &tenants));
+        assert!(!is_snapshot_of(&object("broken", &json!({})), "team", &tenants));
     }
 
     #[test]

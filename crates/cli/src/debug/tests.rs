@@ -111,6 +111,8 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
     let record = |name: &str| json!({"metadata": {"name": name}, "spec": {"tenant": {"uid": name}}});
     let project =
         |name: &str, namespace: &str| json!({"metadata": {"name": name}, "spec": {"namespaces": [namespace]}});
+    let snapshot =
+        |name: &str, tenant: &str| json!({"metadata": {"name": name}, "spec": {"tenantClusterName": tenant}});
     let service = tower::service_fn(move |request: Request<Body>| {
         let items = match request.uri().path() {
             "/apis/berth.dev/v1alpha1/usagerecords" => json!([record("own-record"), record("canary-record")]),
@@ -121,6 +123,9 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
             ]),
             "/apis/berth.dev/v1alpha1/ratecards" => json!([{"metadata": {"name": "canary-card"}}]),
             "/apis/berth.dev/v1alpha1/tenantclasses" => json!([{"metadata": {"name": "gold"}}]),
+            "/apis/berth.dev/v1alpha1/namespaces/team/tenantsnapshots" => {
+                json!([snapshot("own-snapshot", "a"), snapshot("canary-snapshot", "b")])
+            }
             _ => json!([]),
         };
         let answer = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}).to_string();
@@ -141,8 +146,14 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
         let files = unpack(&bundle.finish().unwrap());
         files.into_values().collect::<String>()
     };
-    let own = ["own-record", "own-project", "gold"];
-    let others = ["canary-record", "canary-project", "canary-rest", "canary-card"];
+    let own = ["own-record", "own-project", "gold", "own-snapshot"];
+    let others = [
+        "canary-record",
+        "canary-project",
+        "canary-rest",
+        "canary-card",
+        "canary-snapshot",
+    ];
     let of_one = collect(false).await;
     assert!(own.iter().all(|name| of_one.contains(name)), "{of_one}");
     assert!(!others.iter().any(|name| of_one.contains(name)), "{of_one}");

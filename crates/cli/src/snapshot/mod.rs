@@ -61,7 +61,7 @@ pub(crate) enum SnapshotCommand {
     #[command(after_help = "Example:\n  berth snapshot delete before-upgrade -n team-vision")]
     Delete {
         /// Names of the TenantSnapshots, which are in the namespace of the command.
-        #[arg(required = true, value_name = "SNAPSHOT")]
+        #[arg(required = true, value_name = "SNAPSHOT", add = completion::snapshot_names())]
         names: Vec<String>,
     },
 }

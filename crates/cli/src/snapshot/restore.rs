@@ -1,5 +1,6 @@
 //! `berth snapshot restore`: asks control to set a tenant back to a snapshot.
 
+use std::cell::Cell;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::snapshots_of;
 use crate::completion;
@@ -21,13 +23,22 @@ use crate::output::print_line;
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
+/// How long a refusal has to stay that was there before the request: control may not have written yet what became of the new one.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// The reason of the condition Restored while a restore fails and is tried again.
+const FAILING: &str = "RestoreFailing";
+
+/// How often a TenantCluster is read again that was changed before the request was written.
+const MOST_TRIES: u32 = 5;
+
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
     #[arg(value_name = "TENANT", add = completion::tenant_names())]
     tenant: String,
     /// Name of a TenantSnapshot of this tenant.
-    #[arg(value_name = "SNAPSHOT")]
+    #[arg(value_name = "SNAPSHOT", add = completion::snapshot_names())]
     snapshot: String,
     /// Do not ask.
     #[arg(short, long)]
@@ -35,7 +46,7 @@ pub(crate) struct RestoreArguments {
     /// Take no snapshot of what the tenant stores now. It is lost.
     #[arg(long)]
     without_saving: bool,
-    /// Wait until the tenant is set back and ready again, and print its conditions as they change.
+    /// Wait until the tenant is set back and ready again, or sleeps as before, and print its conditions as they change.
     #[arg(long)]
     wait: bool,
     /// How long to wait.
@@ -62,27 +73,71 @@ pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<Exi
         print_line(format_args!("the restore is cancelled"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let patch = patch(&tenant, &arguments.snapshot, arguments.without_saving);
-    let tenants = name.api(&host.client);
-    let patched = tenants
-        .patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await;
-    patched.map_err(failed(
-        "ask for the restore; try again if somebody has changed the TenantCluster meanwhile",
-    ))?;
+    let before = request(host, &name, &tenant, arguments).await?;
     if !arguments.wait {
         print_line(format_args!(
-            "TenantCluster {name} is set back to {}; its condition Restored shows the progress.",
+            "Control is asked to set TenantCluster {name} back to {}; the condition Restored in `berth get {name}` shows the progress.",
             arguments.snapshot
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    wait(host, &name, &tenant, arguments).await?;
+    wait(host, &name, &before, arguments).await?;
     print_line(format_args!(
         "TenantCluster {name} was set back to {}.",
         arguments.snapshot
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for the restore of the tenant that was `confirmed`. Returns the tenant as it was before.
+///
+/// # Errors
+/// It is another tenant by now, somebody has asked before, or the host refuses or does not answer.
+async fn request(
+    host: &Host,
+    name: &TenantName,
+    confirmed: &TenantCluster,
+    arguments: &RestoreArguments,
+) -> Result<TenantCluster, Error> {
+    let tenants = name.api(&host.client);
+    let mut tried = 1;
+    loop {
+        // Control writes statuses while somebody reads the question.
+        let tenant = name.get(&host.client).await?;
+        check_request(name, confirmed, &tenant)?;
+        let patch = Patch::Merge(patch(&tenant, &arguments.snapshot, arguments.without_saving));
+        match tenants.patch(&name.name, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 409 && tried < MOST_TRIES => tried += 1,
+            patched => return patched.map(|_| tenant).map_err(failed("ask for the restore")),
+        }
+    }
+}
+
+/// Whether the tenant is the one that was confirmed, and nobody else has asked for a restore. One that fails can be led to another snapshot.
+fn check_request(name: &TenantName, confirmed: &TenantCluster, tenant: &TenantCluster) -> Result<(), Error> {
+    check_same(name, confirmed, tenant)?;
+    if let Some(other) = tenant.requested_restore() {
+        return Err(Error::Failed(format!(
+            "somebody has asked already to set {name} back to {other}; `berth get {name}` shows how far that is"
+        )));
+    }
+    let goes_on = |restored: &&Condition| is_under_way(&restored.reason) && restored.reason != FAILING;
+    match restored_of(tenant).filter(goes_on) {
+        Some(restored) => Err(Error::Failed(format!(
+            "{name} is being set back already; wait until that is over, or fails: {}",
+            restored.message
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_same(name: &TenantName, before: &TenantCluster, tenant: &TenantCluster) -> Result<(), Error> {
+    if tenant.uid() == before.uid() {
+        return Ok(());
+    }
+    Err(Error::NotFound(format!(
+        "TenantCluster {name} was deleted, and another one has its name"
+    )))
 }
 
 /// Finds early what control would refuse anyway.
@@ -93,6 +148,9 @@ fn check(tenant: &TenantCluster, snapshot: &TenantSnapshot) -> Result<(), String
         return Err(format!(
             "{name} is a snapshot of another tenant; a tenant can be set back only to a snapshot of its own"
         ));
+    }
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        return Err(format!("{name} is being deleted"));
     }
     match snapshot.phase() {
         SnapshotPhase::Completed => Ok(()),
@@ -110,7 +168,10 @@ fn patch(tenant: &TenantCluster, snapshot: &str, without_saving: bool) -> Value 
     }})
 }
 
-/// Says what is lost, and asks as kubectl does. Anything but `y` or `Y`, and the end of the input, is a no.
+/// Says what is lost, and asks as kubectl does. Anything but `y` or `Y` is a no.
+///
+/// # Errors
+/// There is no answer, as in a script, which must not take that for success.
 fn confirm(
     name: &TenantName,
     snapshot: &TenantSnapshot,
@@ -132,7 +193,12 @@ fn confirm(
     );
     let mut answer = String::new();
     let read = answers.read_line(&mut answer);
-    read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;
+    let read = read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;
+    if read == 0 {
+        return Err(Error::Usage(
+            "there is no answer, and nothing is restored; --yes restores without the question".into(),
+        ));
+    }
     Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
@@ -143,46 +209,93 @@ async fn wait(
     arguments: &RestoreArguments,
 ) -> Result<(), Error> {
     let mut progress = ConditionProgress::default();
+    let is_restored = Cell::new(false);
+    let mut refused_at = None;
     let check = async || {
         let tenant = name.get(&host.client).await?;
-        let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
-        progress.print(conditions.unwrap_or_default());
-        outcome(before, &tenant)
+        check_same(name, before, &tenant)?;
+        progress.print(conditions_of(&tenant));
+        let outcome = outcome(before, &tenant);
+        is_restored.set(outcome == Outcome::NotReady);
+        match outcome {
+            Outcome::Refused { message, is_new } => {
+                let since = *refused_at.get_or_insert_with(Instant::now);
+                if is_new || since.elapsed() >= SETTLED {
+                    return Err(Error::Failed(format!("{name} was not set back: {message}")));
+                }
+                Ok(None)
+            }
+            outcome => {
+                refused_at = None;
+                Ok((outcome == Outcome::Done).then_some(()))
+            }
+        }
     };
-    let message =
-        || format!("{name} is not set back yet; Berth goes on, and `berth get {name}` shows what it waits for");
+    let message = || {
+        let state = if is_restored.get() {
+            "is set back, and not ready yet"
+        } else {
+            "is not set back yet"
+        };
+        format!("{name} {state}; Berth goes on, and `berth get {name}` shows what it waits for")
+    };
     wait_for(arguments.timeout, check, message).await
 }
 
-/// Whether a restore is over and the tenant is as ready as it was. None: not yet.
-fn outcome(before: &TenantCluster, now: &TenantCluster) -> Result<Option<()>, Error> {
+/// How far a restore is.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It has not begun, or goes on.
+    UnderWay,
+    /// There is none, for this reason. Not new: the condition says what it said before the request.
+    Refused { message: String, is_new: bool },
+    /// The tenant is set back, and not ready.
+    NotReady,
+    /// The tenant is set back, and ready or asleep.
+    Done,
+}
+
+/// How far a restore is that was asked for when the tenant was as in `before`.
+fn outcome(before: &TenantCluster, now: &TenantCluster) -> Outcome {
     if now.requested_restore().is_some() {
-        return Ok(None);
+        return Outcome::UnderWay;
     }
     let last = |tenant: &TenantCluster| {
         let restore = tenant.status.as_ref().and_then(|status| status.restore.clone());
         restore.and_then(|restore| restore.completed_at)
     };
-    let conditions = now
-        .status
-        .as_ref()
-        .map(|status| status.conditions.as_slice())
-        .unwrap_or_default();
-    let restored = conditions.iter().find(|condition| condition.type_ == RESTORED);
     if last(now).is_some() && last(now) != last(before) {
-        let runs = now.sleep_state() == SleepState::Awake;
-        return Ok((is_true(conditions, READY) || !runs).then_some(()));
+        let sleeps = matches!(now.sleep_state(), SleepState::Sleeping | SleepState::Enforcing);
+        return if sleeps || is_true(conditions_of(now), READY) {
+            Outcome::Done
+        } else {
+            Outcome::NotReady
+        };
     }
     let is_refused = |condition: &&Condition| condition.status == "False" && !is_under_way(&condition.reason);
-    match restored.filter(is_refused) {
-        Some(refused) => Err(Error::Failed(format!("the restore was refused: {}", refused.message))),
-        None => Ok(None),
+    match restored_of(now).filter(is_refused) {
+        Some(refused) => Outcome::Refused {
+            message: refused.message.clone(),
+            is_new: restored_of(before) != Some(refused),
+        },
+        None => Outcome::UnderWay,
     }
+}
+
+fn conditions_of(tenant: &TenantCluster) -> &[Condition] {
+    let status = tenant.status.as_ref();
+    status.map(|status| status.conditions.as_slice()).unwrap_or_default()
+}
+
+fn restored_of(tenant: &TenantCluster) -> Option<&Condition> {
+    conditions_of(tenant)
+        .iter()
+        .find(|condition| condition.type_ == RESTORED)
 }
 
 /// Whether a reason of the condition Restored says that the restore goes on.
 fn is_under_way(reason: &str) -> bool {
-    ["Checking", "Stopping", "Saving", "Replacing", "RestoreFailing"].contains(&reason)
+    ["Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
 }
 
 #[cfg(test)]
@@ -200,7 +313,7 @@ mod tests {
 
     fn snapshot(tenant: &str, uid: &str, phase: &str) -> TenantSnapshot {
         serde_json::from_value(json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": "nightly", "namespace": "team"},
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": "nightly", "namespace": "team", "creationTimestamp": "2026-11-30T00:00:00Z"},
             "spec": {"tenantClusterName": tenant}, "status": {"phase": phase, "tenantUID": uid},
         }))
         .unwrap()
@@ -214,6 +327,9 @@ mod tests {
         assert!(check(&tenant, &snapshot("vision", "0000", "Completed")).is_err());
         let running = check(&tenant, &snapshot("vision", "6f2c", "Running")).unwrap_err();
         assert!(running.contains("Running"), "{running}");
+        let mut deleted = snapshot("vision", "6f2c", "Completed");
+        deleted.metadata.deletion_timestamp = deleted.metadata.creation_timestamp.take();
+        assert!(check(&tenant, &deleted).unwrap_err().contains("deleted"));
     }
 
     #[test]
@@ -228,37 +344,84 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_restores() {
+    fn only_a_yes_restores_and_no_answer_is_an_error() {
         let name = TenantName::parse("team/vision", "").unwrap();
         let snapshot = snapshot("vision", "6f2c", "Completed");
-        let confirm = |mut answer: &[u8]| confirm(&name, &snapshot, false, &mut answer).unwrap();
-        assert!(confirm(b"y\n") && confirm(b"Y"));
-        for answer in ["", "\n", "n\n", "yes\n"] {
-            assert!(!confirm(answer.as_bytes()), "{answer:?}");
+        let confirm = |mut answer: &[u8]| confirm(&name, &snapshot, false, &mut answer);
+        assert!(confirm(b"y\n").unwrap() && confirm(b"Y").unwrap());
+        for answer in ["\n", "n\n", "yes\n"] {
+            assert!(!confirm(answer.as_bytes()).unwrap(), "{answer:?}");
         }
+        let error = confirm(b"").unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("--yes"), "{error}");
+    }
+
+    #[test]
+    fn a_request_is_for_the_tenant_that_was_confirmed_and_the_first_one_counts() {
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let confirmed = tenant(&json!({}), &json!({}));
+        check_request(&name, &confirmed, &confirmed).unwrap();
+        let asked = tenant(&json!({RESTORE_SNAPSHOT: "other"}), &json!({}));
+        let error = check_request(&name, &confirmed, &asked).unwrap_err();
+        assert!(error.exit_code() == 1 && error.to_string().contains("other"), "{error}");
+        let replacing = json!({"conditions": [condition("Restored", "False", "Replacing")]});
+        let error = check_request(&name, &confirmed, &tenant(&json!({}), &replacing)).unwrap_err();
+        assert!(error.to_string().contains("because"), "{error}");
+        let failing = json!({"conditions": [condition("Restored", "False", "RestoreFailing")]});
+        check_request(&name, &confirmed, &tenant(&json!({}), &failing)).unwrap();
+        let mut another = tenant(&json!({}), &json!({}));
+        another.metadata.uid = Some("0000".into());
+        assert_eq!(check_request(&name, &confirmed, &another).unwrap_err().exit_code(), 3);
+    }
+
+    fn condition(kind: &str, status: &str, reason: &str) -> Value {
+        json!({"type": kind, "status": status, "reason": reason, "message": "because", "lastTransitionTime": "2026-11-30T00:00:00Z"})
     }
 
     #[test]
     fn a_restore_is_over_when_the_tenant_is_ready_again() {
-        let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": "because", "lastTransitionTime": "2026-11-30T00:00:00Z"});
         let before = tenant(&json!({}), &json!({}));
         let asked = tenant(&json!({RESTORE_SNAPSHOT: "nightly"}), &json!({}));
-        assert_eq!(outcome(&before, &asked).unwrap(), None);
+        assert_eq!(outcome(&before, &asked), Outcome::UnderWay);
         let replacing = json!({"conditions": [condition("Restored", "False", "Replacing")]});
-        assert_eq!(outcome(&before, &tenant(&json!({}), &replacing)).unwrap(), None);
-        let refused = json!({"conditions": [condition("Restored", "False", "SnapshotDamaged")]});
-        assert!(outcome(&before, &tenant(&json!({}), &refused)).is_err());
+        assert_eq!(outcome(&before, &tenant(&json!({}), &replacing)), Outcome::UnderWay);
         let restore = json!({"snapshotName": "nightly", "startedAt": "2026-11-30T00:00:00Z", "completedAt": "2026-11-30T00:01:00Z"});
-        let done = |ready: &str| {
+        let done = |ready: &str, state: &str| {
             let conditions = [
                 condition("Restored", "True", "Restored"),
                 condition("Ready", ready, "Ready"),
             ];
-            tenant(&json!({}), &json!({"restore": restore, "conditions": conditions}))
+            let status = json!({"restore": restore, "conditions": conditions, "sleep": {"state": state}});
+            tenant(&json!({}), &status)
         };
-        assert_eq!(outcome(&before, &done("False")).unwrap(), None);
-        assert_eq!(outcome(&before, &done("True")).unwrap(), Some(()));
+        assert_eq!(outcome(&before, &done("False", "Awake")), Outcome::NotReady);
+        assert_eq!(outcome(&before, &done("True", "Awake")), Outcome::Done);
+        assert_eq!(outcome(&before, &done("False", "Sleeping")), Outcome::Done);
+        assert_eq!(outcome(&before, &done("False", "Waking")), Outcome::NotReady);
         // One that was completed before is another one.
-        assert_eq!(outcome(&done("True"), &done("True")).unwrap(), None);
+        let ready = done("True", "Awake");
+        assert_eq!(outcome(&ready, &ready), Outcome::UnderWay);
+    }
+
+    #[test]
+    fn a_refusal_from_before_the_request_is_not_taken_for_its_own() {
+        let refused = |reason: &str| {
+            let status = json!({"conditions": [condition("Restored", "False", reason)]});
+            tenant(&json!({}), &status)
+        };
+        let outcome_of = |before: &TenantCluster, reason: &str| match outcome(before, &refused(reason)) {
+            Outcome::Refused { message, is_new } => {
+                assert_eq!(message, "because");
+                Some(is_new)
+            }
+            _ => None,
+        };
+        assert_eq!(
+            outcome_of(&tenant(&json!({}), &json!({})), "SnapshotDamaged"),
+            Some(true)
+        );
+        assert_eq!(outcome_of(&refused("OtherTenant"), "SnapshotDamaged"), Some(true));
+        assert_eq!(outcome_of(&refused("SnapshotDamaged"), "SnapshotDamaged"), Some(false));
+        assert_eq!(outcome_of(&refused("SnapshotDamaged"), "RestoreFailing"), None);
     }
 }

@@ -26,19 +26,18 @@ pub(super) enum Address {
 
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self, InvalidStore> {
-        // A URL with a user or a query may contain credentials: it is not repeated.
-        if url.contains(['@', '?', '#', '%']) {
-            return invalid("the URL of a store contains no @, ?, # and %: credentials are options");
-        }
+        // A path may have all characters: the names of home directories have an @ on some machines.
         if let Some(path) = url.strip_prefix("file://") {
             let path = PathBuf::from(path);
             return if path.is_absolute() {
                 Ok(Self::Directory(path))
             } else {
-                invalid(format!(
-                    "the URL {url} is not file:/// and the absolute path of a directory"
-                ))
+                invalid("the URL of the store is not file:/// and the absolute path of a directory")
             };
+        }
+        // A URL with a user or a query may contain credentials: it is not repeated.
+        if url.contains(['@', '?', '#', '%']) {
+            return invalid("the URL of a store contains no @, ?, # and %: credentials are options");
         }
         let Some(rest) = url.strip_prefix("s3://") else {
             return invalid(format!("the URL {url} begins neither with s3:// nor with file:///"));
@@ -143,6 +142,10 @@ mod tests {
             ("s3://snapshots/", bucket("snapshots", "")),
             ("s3://my.snap-shots/berth/a=b/", bucket("my.snap-shots", "berth/a=b")),
             ("file:///var/lib/berth", Address::Directory("/var/lib/berth".into())),
+            (
+                "file:///home/eve@example.com/a b/100%#?",
+                Address::Directory("/home/eve@example.com/a b/100%#?".into()),
+            ),
         ];
         for (url, expected) in cases {
             assert_eq!(Address::parse(url).unwrap(), expected, "{url}");
@@ -171,6 +174,7 @@ mod tests {
             "s3://key:secret@bucket/a",
             "https://u:secret@host/",
             "s3://bucket/a?token=secret",
+            "file://key:secret@host/path",
         ] {
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("secret"));

@@ -1,7 +1,7 @@
 //! TenantClusters of a user who may write them, and who may use one class and one pool.
 
 use super::{dry_run, expect_denied, rbac, with};
-use berth_api::{NodeGroup, TenantCluster, labels};
+use berth_api::{NodeGroup, TenantCluster, TenantSnapshot, labels};
 use berth_tests::{
     tenant::{cluster, ensure_namespace, patient},
     test_cluster::TestCluster,
@@ -234,10 +234,13 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
     let rules = json!([
         rule("tenantclusters", "*", &[]),
         rule("tenantclusters/status", "*", &[]),
+        rule("tenantsnapshots", "*", &[]),
+        rule("tenantsnapshots/status", "*", &[]),
         rule("tenantclasses", "use", &[])
     ]);
     grant(&host.client, namespace, "editor", &rules).await;
     let client = patient(&host.kubeconfig_for(USER, &[]).unwrap()).await;
+    let snapshots = Api::<TenantSnapshot>::namespaced(client.clone(), namespace);
     let clusters = Api::<TenantCluster>::namespaced(client, namespace);
     until("the rights hold", SOON, async || {
         clusters.create(&dry_run(), &request("rich", None, &[])).await
@@ -268,9 +271,31 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
         let patched = clusters.patch_status("rich", &params, &Patch::Merge(&patch)).await;
         expect_denied("only the platform may write the status", patched);
     }
+    snapshots_are_small_and_their_status_is_control_s(&snapshots).await;
     control_writes_the_status_whoever_owns_it(&clusters, "rich").await;
     control_removes_what_another_has_applied(&host.tenants(namespace), "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
+}
+
+/// Who can write into the object store as well could choose what is restored, and many large objects would take the memory of control.
+async fn snapshots_are_small_and_their_status_is_control_s(snapshots: &Api<TenantSnapshot>) {
+    let snapshot: TenantSnapshot = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": "forged"},
+        "spec": {"tenantClusterName": "rich"},
+    }))
+    .unwrap();
+    snapshots.create(&PostParams::default(), &snapshot).await.unwrap();
+    let params = dry_run_of_a_patch();
+    let forged = Patch::Merge(json!({"status": {"phase": "Completed", "checksum": "ab"}}));
+    let patched = snapshots.patch_status("forged", &params, &forged).await;
+    expect_denied("only the platform may write the status", patched);
+    let annotate = async |length: usize| {
+        let patch = json!({"metadata": {"annotations": {"example.com/a": "a".repeat(length)}}});
+        snapshots.patch("forged", &params, &Patch::Merge(patch)).await
+    };
+    annotate(10_000).await.unwrap();
+    expect_denied("a TenantSnapshot may have at most", annotate(20_000).await);
+    snapshots.delete("forged", &DeleteParams::default()).await.unwrap();
 }
 
 /// Who may change an object may change who has written its status as well. By server-side apply, control would remove what that says is control's and
