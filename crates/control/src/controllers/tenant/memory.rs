@@ -259,7 +259,7 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
-    /// Held while it is read there how a tenant's keys are stored.
+    /// Held while a page is read there of how a tenant's keys are stored.
     pub(super) head_reading: tokio::sync::Mutex<()>,
     /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,

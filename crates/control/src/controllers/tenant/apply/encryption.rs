@@ -30,10 +30,9 @@ const POLL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(10);
 /// Pause before objects are rewritten again that the tenant's API server has refused.
 const REFUSED: Duration = Duration::from_mins(1);
-/// Time to look whether every stored object can be read: thousands of pages of etcd. For a tenant with more, the look goes on in the next reconcile.
-const CHECK_LIMIT: Duration = Duration::from_secs(15);
-/// The same with the time in which it waits for its turn.
-const CHECK_LIMIT_WITH_WAIT: Duration = Duration::from_secs(30);
+/// Time to look whether every stored object can be read: thousands of pages of etcd, in turns with other tenants. For a tenant with more, the look goes
+/// on in the next reconcile.
+const CHECK_LIMIT: Duration = Duration::from_secs(30);
 /// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
 const SECRETS: &str = "secrets";
 
@@ -106,13 +105,8 @@ async fn check_readable(
     if is_published(tenant, encryption) && context.runtime.is_available(&tenant.id, API_SERVER).await? {
         return Ok(());
     }
-    let check = async {
-        // All tenants may be started at the same time.
-        let _turn = context.tenants.head_reading.lock().await;
-        let check = find_unreadable(context, tenant, encryption, resources);
-        tokio::time::timeout(CHECK_LIMIT, check).await.ok()
-    };
-    match tenant.slot.lend(CHECK_LIMIT_WITH_WAIT, Box::pin(check)).await.flatten() {
+    let check = find_unreadable(context, tenant, encryption, resources);
+    match tenant.slot.lend(CHECK_LIMIT, Box::pin(check)).await {
         Some(found) => found?.map_or(Ok(()), Err),
         None => Err(ReconcileError::Blocked {
             reason: "EncryptionNotChecked",
@@ -148,10 +142,8 @@ async fn find_unreadable(
         let begun = place.as_ref().filter(|place| place.resource == resource);
         let mut after = begun.map(|place| place.after.clone());
         loop {
-            let mut page = context
-                .datastore
-                .read_heads(&tenant.id, &folder, after.as_deref())
-                .await?;
+            // All tenants may be started at the same time, and one with many objects must not keep the others waiting.
+            let mut page = rewrite::read_page(context, tenant, &folder, after.as_deref()).await?;
             if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
                 tenant.memory.readable().forget_place();
                 return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));
@@ -248,7 +240,10 @@ async fn take_step(
     };
     match &step {
         EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, Finding::Done)),
-        EncryptionStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
+        EncryptionStep::Wait(missing) => {
+            rewrite::note_other_api_server(tenant);
+            Ok((recorded, Finding::Waits(missing.clone())))
+        }
         EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
             let after = keys::record_encryption(context, tenant, encryption, &step).await?;
             let is_completed = |state: &&EncryptionState| state.phase == EncryptionPhase::Completed;

@@ -13,13 +13,14 @@ use crate::{
     error::{ReconcileError, api},
 };
 use futures::future::join_all;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GetParams, GroupVersionKind, Patch, PatchParams},
+    core::Request,
 };
+use serde::Deserialize;
 use serde_json::json;
-use std::{sync::PoisonError, time::Duration};
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 /// Objects that are rewritten in a pass: with the pause after it some dozens in a second, so that others are served meanwhile.
@@ -32,6 +33,8 @@ const LIMIT: Duration = Duration::from_secs(32);
 const MARGIN: Duration = Duration::from_millis(250);
 /// Why an object was given up.
 const NOT_ANSWERED: &str = "no answer in time";
+/// Where the tenant's CustomResourceDefinitions are.
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// What a pass has come to.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,10 +73,16 @@ pub(super) async fn rewrite(
     }
 }
 
-/// Whether nothing was rewritten in the last round because the tenant's API server refuses what is left.
+/// Whether the last round has come no further, because the tenant's API server does not store again what is left.
 pub(super) fn is_refused(tenant: &Tenant) -> bool {
     let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
     progress.is_refused()
+}
+
+/// Notes that an API server may run that writes otherwise: what the round that is under way has seen may be stored otherwise by now.
+pub(super) fn note_other_api_server(tenant: &Tenant) {
+    let mut progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.interrupt();
 }
 
 /// Whether the last round has ended in this pass. Objects that are not answered are given up at `until`.
@@ -88,6 +97,7 @@ async fn run_pass(
     let begun = Instant::now();
     let resources: Vec<&str> = encryption.resources().into_iter().collect();
     let most = progress.tried() + MOST_REWRITTEN;
+    let mut kinds = Kinds::default();
     loop {
         let Some(resource) = resources.get(progress.resource) else {
             return Ok(progress.end_round());
@@ -102,7 +112,12 @@ async fn run_pass(
             .filter(|(_, head)| !encryption.is_current(resource, head))
             .map(|(name, _)| name.as_str())
             .collect();
-        rewrite_objects(client, resource, &others, until, progress).await?;
+        if let Some(first) = others.first() {
+            // Before they are rewritten: whatever becomes of that, another round looks at them.
+            progress.add_found(others.len(), &format!("{resource} {first}"));
+            let kind = kinds.find(client, resource).await?;
+            rewrite_objects(client, (resource, kind.as_ref()), &others, until, progress).await?;
+        }
         match page.heads.pop() {
             Some((name, _)) if page.has_more => progress.after = Some(name),
             _ => {
@@ -113,8 +128,11 @@ async fn run_pass(
     }
 }
 
-/// A page of what etcd has of a tenant. One at a time is read, over all tenants: a page has up to 12 MiB.
-async fn read_page(
+/// A page of what etcd has of a tenant. One at a time is read, over all tenants, which take turns: a page has up to 12 MiB.
+///
+/// # Errors
+/// The datastore refuses or does not answer.
+pub(super) async fn read_page(
     context: &TenantContext,
     tenant: &Tenant,
     folder: &str,
@@ -128,17 +146,12 @@ async fn read_page(
 /// other one back.
 async fn rewrite_objects(
     client: &Client,
-    resource: &str,
+    (resource, kind): (&str, Option<&ApiResource>),
     keys: &[&str],
     until: Instant,
     progress: &mut Rewriting,
 ) -> Result<(), ReconcileError> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    // Before they are rewritten: whatever becomes of that, another round looks at them.
-    progress.add_found(keys.len());
-    let Some(kind) = find_kind(client, resource).await? else {
+    let Some(kind) = kind else {
         for key in keys {
             let object = format!("{resource} {key}");
             progress.add_refused(&object, "no CustomResourceDefinition of the tenant serves it");
@@ -147,16 +160,19 @@ async fn rewrite_objects(
     };
     let patches = keys
         .iter()
-        .map(|key| timeout_at(until, rewrite_object(client, &kind, key)));
+        .map(|key| timeout_at(until, rewrite_object(client, kind, key)));
     let results = join_all(patches).await;
     let mut failed = None;
     for (key, result) in keys.iter().zip(results) {
+        let object = format!("{resource} {key}");
         match result {
             Ok(Ok(())) => progress.add_rewritten(),
             // It may concern this object alone. Whatever it is, the next round tries again.
-            Ok(Err(kube::Error::Api(status))) => progress.add_refused(&format!("{resource} {key}"), &status.message),
+            Ok(Err(kube::Error::Api(status))) => progress.add_refused(&object, &status.message),
+            // A server of the tenant's own may answer anything. That must not keep other resources from being rewritten.
+            Ok(Err(error)) if is_custom(resource) => progress.add_refused(&object, &error.to_string()),
             Ok(Err(error)) => failed = Some(error),
-            Err(_) => progress.add_refused(&format!("{resource} {key}"), NOT_ANSWERED),
+            Err(_) => progress.add_refused(&object, NOT_ANSWERED),
         }
     }
     failed.map_or(Ok(()), |error| Err(api("rewrite an object of the tenant")(error)))
@@ -173,20 +189,66 @@ async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube:
     optional(patched).map(drop)
 }
 
-/// How the API server serves a resource; none if it does not.
-async fn find_kind(client: &Client, resource: &str) -> Result<Option<ApiResource>, ReconcileError> {
-    let kind = |group: &str, version: &str, kind: &str, plural: &str| {
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+/// Whether a resource is one of CustomResourceDefinitions, which a server of the tenant's own may serve.
+fn is_custom(resource: &str) -> bool {
+    resource.contains('.')
+}
+
+/// How the API server serves resources, as far as a pass has asked: a definition has up to 1.5 MiB.
+#[derive(Default)]
+struct Kinds(BTreeMap<String, Option<ApiResource>>);
+
+impl Kinds {
+    /// How the API server serves a resource; none if it does not.
+    async fn find(&mut self, client: &Client, resource: &str) -> Result<Option<ApiResource>, ReconcileError> {
+        if let Some(known) = self.0.get(resource) {
+            return Ok(known.clone());
+        }
+        let found = find_kind(client, resource).await;
+        let found = found.map_err(api("read a CustomResourceDefinition"))?;
+        self.0.insert(resource.to_owned(), found.clone());
+        Ok(found)
+    }
+}
+
+async fn find_kind(client: &Client, resource: &str) -> kube::Result<Option<ApiResource>> {
+    // Its kind is in no path.
+    let kind = |group: &str, version: &str, plural: &str| {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, ""), plural)
     };
     let Some((plural, group)) = resource.split_once('.') else {
-        // Its kind is in no path.
-        return Ok(Some(kind("", "v1", "", resource)));
+        return Ok(Some(kind("", "v1", resource)));
     };
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let definition = optional(definitions.get(resource).await).map_err(api("read a CustomResourceDefinition"))?;
-    let Some(spec) = definition.map(|definition| definition.spec) else {
+    let version = find_version(client, resource).await?;
+    Ok(version.map(|version| kind(group, &version, plural)))
+}
+
+/// What is read of a CustomResourceDefinition. Its schema, which the team decides on, would take up to seven times the memory that answers may take, as
+/// an object with all of its fields.
+#[derive(Deserialize)]
+struct Definition {
+    spec: DefinitionSpec,
+}
+
+#[derive(Deserialize)]
+struct DefinitionSpec {
+    versions: Vec<DefinitionVersion>,
+}
+
+#[derive(Deserialize)]
+struct DefinitionVersion {
+    name: String,
+    served: bool,
+}
+
+/// A version in which the API server serves a custom resource; none if it serves none.
+async fn find_version(client: &Client, resource: &str) -> kube::Result<Option<String>> {
+    let request = Request::new(DEFINITIONS).get(resource, &GetParams::default());
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let Some(text) = optional(client.request_text(request).await)? else {
         return Ok(None);
     };
-    let served = spec.versions.iter().find(|version| version.served);
-    Ok(served.map(|version| kind(group, &version.name, &spec.names.kind, plural)))
+    let definition: Definition = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+    let mut versions = definition.spec.versions.into_iter();
+    Ok(versions.find(|version| version.served).map(|version| version.name))
 }

@@ -242,6 +242,96 @@ async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
 
+/// Gives the tenant a custom resource with an object that is not encrypted. A definition may have any schema: of it nothing is read.
+fn add_custom_resource(fixture: &Fixture, plural: &str, object: &str, metadata: &Value) {
+    let definition = format!("{plural}.example.com");
+    let version = |name: &str, served: bool| json!({"name": name, "served": served, "schema": {"openAPIV3Schema": 5}});
+    let versions = json!([version("v1alpha1", false), version("v1", true)]);
+    fixture.tenant.insert(
+        &format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}"),
+        json!({"metadata": {"name": definition}, "spec": {"group": "example.com", "versions": versions}}),
+    );
+    let place = match object.split_once('/') {
+        Some((namespace, name)) => format!("namespaces/{namespace}/{plural}/{name}"),
+        None => format!("{plural}/{object}"),
+    };
+    fixture
+        .tenant
+        .insert(&format!("/apis/example.com/v1/{place}"), json!({"metadata": metadata}));
+    set_value(fixture, &format!("example.com/{plural}/{object}"), "{");
+}
+
+/// An APIService of the tenant leads to a server of its own, which answers that the object is stored.
+#[tokio::test]
+async fn a_server_of_the_tenants_own_that_stores_nothing_is_noticed() {
+    const STORED_WIDGET: &str = "example.com/widgets/team/w";
+    let mut fixture = ready().await;
+    add_custom_resource(
+        &fixture,
+        "widgets",
+        "team/w",
+        &json!({"name": "w", "namespace": "team"}),
+    );
+    set_rules(&fixture, &json!({"resources": ["secrets", "widgets.example.com"]}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(
+        message.contains("widgets.example.com team/w") && message.contains("APIServices"),
+        "{message}"
+    );
+    let patch = "tenant PATCH /apis/example.com/v1/namespaces/team/widgets/w";
+    assert!(fixture.script.calls().iter().any(|call| call.text == patch));
+
+    set_value(&fixture, STORED_WIDGET, &head(&fixture));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_keeps_no_other_resource_from_being_rewritten() {
+    let mut fixture = ready().await;
+    add_custom_resource(&fixture, "apples", "a", &json!({"name": 5}));
+    set_rules(&fixture, &json!({"resources": ["apples.example.com", "secrets"]}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(values(&fixture), vec![head(&fixture); 2]);
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(message.contains("apples.example.com a: "), "{message}");
+}
+
+/// A tenant may have some hundred thousand objects, and all tenants are looked at when a class begins to encrypt.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_many_objects_keeps_no_other_tenant_waiting() {
+    let mut fixture = Fixture::new();
+    fixture.stored.keys.store(50, Ordering::SeqCst);
+    for number in 0..10 {
+        set_value(&fixture, &format!("secrets/team/{number}"), "k8s\0");
+    }
+    fixture.stored.head_seconds.store(1, Ordering::SeqCst);
+    set_rules(&fixture, &json!({}));
+    let tenants = Arc::clone(&fixture.context.tenants);
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let begun = tokio::time::Instant::now();
+        drop(tenants.head_reading.lock().await);
+        begun.elapsed()
+    };
+    let reconciles = async {
+        for _ in 0..5 {
+            drop(Box::pin(fixture.reconcile()).await);
+        }
+    };
+    let ((), waited) = tokio::join!(reconciles, other);
+    let calls = fixture.script.calls();
+    let pages = calls
+        .iter()
+        .filter(|call| call.text == "datastore read secrets/")
+        .count();
+    assert!(pages >= 10, "{pages}");
+    assert!(waited <= Duration::from_secs(1), "{waited:?}");
+}
+
 #[tokio::test]
 async fn control_that_is_killed_and_remembers_nothing_completes_a_change() {
     let mut fixture = ready().await;
