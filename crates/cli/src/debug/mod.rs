@@ -30,6 +30,10 @@ const LOG_BYTES: usize = 2 << 20;
 const MOST_READ_BYTES: i64 = 16 << 20;
 /// What each event of an audit log begins with, on the standard output of an API server of a tenant.
 const AUDIT_EVENT: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/"#;
+/// What is near the end of each.
+const AUDIT_END: &str = r#""stageTimestamp":""#;
+/// What is in the text that an API server has among its own messages of an event that is not in the audit log.
+const AUDIT_TEXT: &str = r#" AUDIT: id=""#;
 /// Bytes of all files together, before they are compressed. What comes later is left out, and errors.txt says so.
 const MOST_BYTES: usize = 256 << 20;
 
@@ -264,12 +268,22 @@ impl Bundle {
 
 /// A log without the events of an audit log, in which is what users of the tenant did, and whose objects. Its first line says how many are left out.
 fn without_audit_events(log: String) -> String {
-    let is_event = |line: &str| line.starts_with(AUDIT_EVENT);
-    let events = log.lines().filter(|line| is_event(line)).count();
-    if events == 0 {
+    let is_event =
+        |line: &str| line.starts_with(AUDIT_EVENT) || [AUDIT_END, AUDIT_TEXT].iter().any(|part| line.contains(part));
+    if !log.lines().any(is_event) {
         return log;
     }
-    let others: Vec<&str> = log.lines().filter(|line| !is_event(line)).collect();
+    // Container runtimes split long lines, and a log that is cut may begin with the rest of one.
+    let is_rest = |number: usize, line: &str| number == 0 && line.ends_with('}');
+    let mut others = Vec::new();
+    let mut events = 0;
+    for (number, line) in log.lines().enumerate() {
+        if is_event(line) || is_rest(number, line) {
+            events += 1;
+        } else {
+            others.push(line);
+        }
+    }
     format!(
         "[{events} events of the audit log are left out]\n{}\n",
         others.join("\n")

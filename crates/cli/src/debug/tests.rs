@@ -107,6 +107,27 @@ async fn what_an_audit_log_says_of_users_is_left_out() {
 }
 
 #[test]
+fn what_is_left_of_an_event_is_left_out_as_well() {
+    let event = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request"}"#;
+    let text = r#"2026-11-30T01:00:00Z AUDIT: id="1" stage="ResponseComplete" uri="/CANARY" response="200""#;
+    let failed = "E1130 metrics.go:110] Error in audit plugin 'truncate' affecting 1 audit events";
+    for (log, events, others) in [
+        (format!("{failed}\n{text}\nlast\n"), 1, format!("{failed}\nlast")),
+        (
+            r#"CANARY"},"stageTimestamp":"2026-11-30T01:00:00Z"}"#.to_owned() + "\nlast\n",
+            1,
+            "last".into(),
+        ),
+        (format!("CANARY\"}}}}\n{event}\nlast {{}}\n"), 2, "last {}".into()),
+    ] {
+        let expected = format!("[{events} events of the audit log are left out]\n{others}\n");
+        assert_eq!(without_audit_events(log), expected);
+    }
+    let without = "{\"kind\":\"Event\"}\nlast\n";
+    assert_eq!(without_audit_events(without.into()), without);
+}
+
+#[test]
 fn workload_namespaces_are_not_collected() {
     let tenant: TenantCluster = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a", "namespace": "team"},
