@@ -11,12 +11,16 @@ use crate::{
     control_plane::{Encryption, encryption::folder},
     datastore::HeadPage,
     error::{ReconcileError, api},
+    tenant_errors::message,
 };
 use futures::future::join_all;
+use http::StatusCode;
+use http_body_util::{BodyExt, Collected, Limited};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GetParams, GroupVersionKind, Patch, PatchParams},
-    core::Request,
+    client::Body,
+    core::{Request, Status},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -31,6 +35,8 @@ const READING: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(32);
 /// How long before the end of a pass objects are given up that are not answered: what follows them has its turn in the next pass.
 const MARGIN: Duration = Duration::from_millis(250);
+/// Bytes of an answer that are read. The objects of a page are answered at the same time, and a server of the tenant's own answers as it likes.
+const MAX_ANSWER: usize = 64 << 10;
 /// Why an object was given up.
 const NOT_ANSWERED: &str = "no answer in time";
 /// Where the tenant's CustomResourceDefinitions are.
@@ -170,7 +176,7 @@ async fn rewrite_objects(
             // It may concern this object alone. Whatever it is, the next round tries again.
             Ok(Err(kube::Error::Api(status))) => progress.add_refused(&object, &status.message),
             // A server of the tenant's own may answer anything. That must not keep other resources from being rewritten.
-            Ok(Err(error)) if is_custom(resource) => progress.add_refused(&object, &error.to_string()),
+            Ok(Err(error)) if is_custom(resource) => progress.add_refused(&object, &message(&error)),
             Ok(Err(error)) => failed = Some(error),
             Err(_) => progress.add_refused(&object, NOT_ANSWERED),
         }
@@ -178,15 +184,28 @@ async fn rewrite_objects(
     failed.map_or(Ok(()), |error| Err(api("rewrite an object of the tenant")(error)))
 }
 
-/// Lets the API server store an object again. That it is gone is no error.
+/// Lets the API server store an object again. That it is gone is no error. What it says of the object is not looked at.
 async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube::Result<()> {
     let (objects, name): (Api<DynamicObject>, &str) = match key.rsplit_once('/') {
         Some((namespace, name)) => (Api::namespaced_with(client.clone(), namespace, kind), name),
         None => (Api::all_with(client.clone(), kind), key),
     };
     let nothing = Patch::Merge(json!({}));
-    let patched = objects.patch_metadata(name, &PatchParams::default(), &nothing).await;
-    optional(patched).map(drop)
+    let request = Request::new(objects.resource_url()).patch_metadata(name, &PatchParams::default(), &nothing);
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let answer = client.send(request.map(Body::from)).await?;
+    let code = answer.status();
+    // Also if nobody looks at it: the connection serves the next request then.
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    if code.is_success() || code == StatusCode::NOT_FOUND {
+        return Ok(());
+    }
+    let body = body.map(Collected::to_bytes).unwrap_or_default();
+    let status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(&body);
+        Status::failure(text.trim(), "Unknown").with_code(code.as_u16())
+    });
+    Err(kube::Error::Api(status.boxed()))
 }
 
 /// Whether a resource is one of CustomResourceDefinitions, which a server of the tenant's own may serve.
@@ -251,4 +270,50 @@ async fn find_version(client: &Client, resource: &str) -> kube::Result<Option<St
     let definition: Definition = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
     let mut versions = definition.spec.versions.into_iter();
     Ok(versions.find(|version| version.served).map(|version| version.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::client_of;
+    use http::{HeaderValue, Response, header::CONTENT_TYPE};
+    use std::convert::Infallible;
+
+    /// What comes of an object if the API server answers so.
+    async fn rewritten(code: u16, body: Vec<u8>) -> Result<(), (u16, String)> {
+        let client = client_of(tower::service_fn(move |_: http::Request<Body>| {
+            let mut answer = Response::new(Body::from(body.clone()));
+            *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+            answer
+                .headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+            async move { Ok::<_, Infallible>(answer) }
+        }));
+        let kind = find_kind(&client, "secrets").await.unwrap().unwrap();
+        match rewrite_object(&client, &kind, "team/a").await {
+            Ok(()) => Ok(()),
+            Err(kube::Error::Api(status)) => Err((status.code, status.message.clone())),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn of_an_answer_the_code_and_the_message_of_a_refusal_are_read() {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": 403});
+        for (code, body, expected) in [
+            (200, b"no object".to_vec(), Ok(())),
+            (404, status.to_string().into_bytes(), Ok(())),
+            (403, status.to_string().into_bytes(), Err((403, "no".to_owned()))),
+            (503, b" later\n".to_vec(), Err((503, "later".to_owned()))),
+        ] {
+            assert_eq!(rewritten(code, body).await, expected, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_long_answer_nothing_is_kept() {
+        let long = vec![b'x'; MAX_ANSWER + 1];
+        assert_eq!(rewritten(200, long.clone()).await, Ok(()));
+        assert_eq!(rewritten(500, long).await, Err((500, String::new())));
+    }
 }
