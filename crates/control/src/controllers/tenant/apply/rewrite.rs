@@ -39,6 +39,8 @@ const MARGIN: Duration = Duration::from_millis(250);
 const MAX_ANSWER: usize = 64 << 10;
 /// Why an object was given up.
 const NOT_ANSWERED: &str = "no answer in time";
+/// The same of one whose definition is gone.
+const NOT_SERVED: &str = "no CustomResourceDefinition of the tenant serves it";
 /// Where the tenant's CustomResourceDefinitions are.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -121,8 +123,8 @@ async fn run_pass(
         if let Some(first) = others.first() {
             // Before they are rewritten: whatever becomes of that, another round looks at them.
             progress.add_found(others.len(), &format!("{resource} {first}"));
-            let kind = kinds.find(client, resource).await?;
-            rewrite_objects(client, (resource, kind.as_ref()), &others, until, progress).await?;
+            let kind = kinds.find(client, resource, until).await;
+            rewrite_objects(client, (resource, kind), &others, until, progress).await?;
         }
         match page.heads.pop() {
             Some((name, _)) if page.has_more => progress.after = Some(name),
@@ -152,21 +154,23 @@ pub(super) async fn read_page(
 /// other one back.
 async fn rewrite_objects(
     client: &Client,
-    (resource, kind): (&str, Option<&ApiResource>),
+    (resource, kind): (&str, Result<ApiResource, String>),
     keys: &[&str],
     until: Instant,
     progress: &mut Rewriting,
 ) -> Result<(), ReconcileError> {
-    let Some(kind) = kind else {
-        for key in keys {
-            let object = format!("{resource} {key}");
-            progress.add_refused(&object, "no CustomResourceDefinition of the tenant serves it");
+    let kind = match kind {
+        Ok(kind) => kind,
+        Err(why) => {
+            for key in keys {
+                progress.add_refused(&format!("{resource} {key}"), &why);
+            }
+            return Ok(());
         }
-        return Ok(());
     };
     let patches = keys
         .iter()
-        .map(|key| timeout_at(until, rewrite_object(client, kind, key)));
+        .map(|key| timeout_at(until, rewrite_object(client, &kind, key)));
     let results = join_all(patches).await;
     let mut failed = None;
     for (key, result) in keys.iter().zip(results) {
@@ -213,23 +217,28 @@ fn is_custom(resource: &str) -> bool {
     resource.contains('.')
 }
 
-/// How the API server serves resources, as far as a pass has asked: a definition has up to 1.5 MiB.
+/// How the API server serves resources, as far as a pass has asked, or why that is not known: a definition has up to 1.5 MiB.
 #[derive(Default)]
-struct Kinds(BTreeMap<String, Option<ApiResource>>);
+struct Kinds(BTreeMap<String, Result<ApiResource, String>>);
 
 impl Kinds {
-    /// How the API server serves a resource; none if it does not.
-    async fn find(&mut self, client: &Client, resource: &str) -> Result<Option<ApiResource>, ReconcileError> {
+    /// How the API server serves a resource, or why objects of it cannot be rewritten. A definition that cannot be read keeps no other resource back.
+    async fn find(&mut self, client: &Client, resource: &str, until: Instant) -> Result<ApiResource, String> {
         if let Some(known) = self.0.get(resource) {
-            return Ok(known.clone());
+            return known.clone();
         }
-        let found = find_kind(client, resource).await;
-        let found = found.map_err(api("read a CustomResourceDefinition"))?;
+        let found = match timeout_at(until, find_kind(client, resource)).await {
+            Ok(Ok(Some(kind))) => Ok(kind),
+            Ok(Ok(None)) => Err(NOT_SERVED.to_owned()),
+            Ok(Err(error)) => Err(message(&error)),
+            Err(_) => Err(NOT_ANSWERED.to_owned()),
+        };
         self.0.insert(resource.to_owned(), found.clone());
-        Ok(found)
+        found
     }
 }
 
+/// How the API server serves a resource; none if it does not.
 async fn find_kind(client: &Client, resource: &str) -> kube::Result<Option<ApiResource>> {
     // Its kind is in no path.
     let kind = |group: &str, version: &str, plural: &str| {

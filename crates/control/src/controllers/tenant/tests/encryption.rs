@@ -292,7 +292,11 @@ async fn a_server_of_the_tenants_own_that_stores_nothing_is_noticed() {
 async fn an_answer_that_cannot_be_read_keeps_no_other_resource_from_being_rewritten() {
     let mut fixture = ready().await;
     add_custom_resource(&fixture, "apples", "a", &json!({"name": 5}));
-    set_rules(&fixture, &json!({"resources": ["apples.example.com", "secrets"]}));
+    add_custom_resource(&fixture, "bears", "b", &json!({"name": "b"}));
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/bears.example.com";
+    fixture.tenant.insert(definition, json!({"metadata": {}, "spec": 5}));
+    let resources = json!(["apples.example.com", "bears.example.com", "secrets"]);
+    set_rules(&fixture, &json!({"resources": resources}));
     reconcile_some(&mut fixture, |_, _| {}).await;
     assert_eq!(values(&fixture), vec![head(&fixture); 2]);
     assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
