@@ -107,7 +107,7 @@ async fn run_pass(
     let most = progress.tried() + MOST_REWRITTEN;
     let mut kinds = Kinds::default();
     loop {
-        let Some(resource) = resources.get(progress.resource) else {
+        let Some(resource) = resources.get(progress.resource).copied() else {
             return Ok(progress.end_round());
         };
         if begun.elapsed() >= READING || Instant::now() >= until || progress.tried() >= most {
