@@ -15,8 +15,8 @@ pub(super) struct Readable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) resource: String,
-    /// The last object that was looked at.
-    pub(super) after: String,
+    /// Key of the last object that was looked at; empty if there is none.
+    pub(super) after: Vec<u8>,
 }
 
 impl Readable {
@@ -61,7 +61,7 @@ mod tests {
         assert!(!readable.is_readable_with(&set(&[])));
         let place = Place {
             resource: "secrets".into(),
-            after: "team/a".into(),
+            after: b"team/a".to_vec(),
         };
         readable.note_place(&set(&["a"]), place.clone());
         assert_eq!(readable.place(&set(&["a", "b"])), Some(place.clone()));

@@ -157,7 +157,16 @@ async fn find_unreadable(
                     tenant.memory.readable().note_place(&keys, place);
                     after = Some(name);
                 }
-                _ => break,
+                last => {
+                    // With many resources, a look may come no further than a few of them.
+                    let last = last.map(|(name, _)| name).or(after);
+                    let place = Place {
+                        resource: resource.to_owned(),
+                        after: last.unwrap_or_default(),
+                    };
+                    tenant.memory.readable().note_place(&keys, place);
+                    break;
+                }
             }
         }
     }
@@ -195,14 +204,13 @@ pub(super) async fn follow_encryption(
     }
     match take_step(context, prepared, control_plane, (&wanted, due)).await {
         Ok((recorded, finding)) => {
-            let is_refused = rewrite::is_refused(tenant);
             let pause = match finding {
                 Finding::Done => Duration::ZERO,
-                _ if is_refused => REFUSED,
+                _ if rewrite::is_in_vain(tenant) => REFUSED,
                 _ => POLL,
             };
             context.queue.add_after(tenant.key(), pause);
-            observed(recorded.as_ref(), finding).with_refusal(is_refused)
+            observed(recorded.as_ref(), finding).with_refusal(rewrite::is_refused(tenant))
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);

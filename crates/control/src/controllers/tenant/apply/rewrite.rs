@@ -87,6 +87,12 @@ pub(super) fn is_refused(tenant: &Tenant) -> bool {
     progress.is_refused()
 }
 
+/// Whether the next pass waits for longer than others, because it would come no further.
+pub(super) fn is_in_vain(tenant: &Tenant) -> bool {
+    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
+    progress.is_in_vain()
+}
+
 /// Notes that an API server may run that writes otherwise: what the round that is under way has seen may be stored otherwise by now.
 pub(super) fn note_other_api_server(tenant: &Tenant) {
     let mut progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,25 +110,24 @@ async fn run_pass(
 ) -> Result<bool, ReconcileError> {
     let begun = Instant::now();
     let resources: Vec<&str> = encryption.resources().into_iter().collect();
-    let most = progress.tried() + MOST_REWRITTEN;
+    let most = progress.found() + MOST_REWRITTEN;
     let mut kinds = Kinds::default();
     loop {
         let Some(resource) = resources.get(progress.resource).copied() else {
             return Ok(progress.end_round());
         };
-        if begun.elapsed() >= READING || Instant::now() >= until || progress.tried() >= most {
+        if begun.elapsed() >= READING || Instant::now() >= until || progress.found() >= most {
             return Ok(false);
         }
         let mut page = read_page(context, tenant, &folder(resource), progress.after.as_deref()).await?;
-        let others: Vec<&str> = page
+        // API servers name objects by texts. Of what else is there, none answers that it is stored.
+        let others: Vec<String> = page
             .heads
             .iter()
             .filter(|(_, head)| !encryption.is_current(resource, head))
-            .map(|(name, _)| name.as_str())
+            .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
             .collect();
-        if let Some(first) = others.first() {
-            // Before they are rewritten: whatever becomes of that, another round looks at them.
-            progress.add_found(others.len(), &format!("{resource} {first}"));
+        if !others.is_empty() {
             let kind = kinds.find(client, resource, until).await;
             rewrite_objects(client, (resource, kind), &others, until, progress).await?;
         }
@@ -144,18 +149,18 @@ pub(super) async fn read_page(
     context: &TenantContext,
     tenant: &Tenant,
     folder: &str,
-    after: Option<&str>,
+    after: Option<&[u8]>,
 ) -> Result<HeadPage, ReconcileError> {
     let _turn = context.tenants.head_reading.lock().await;
     Ok(context.datastore.read_heads(&tenant.id, folder, after).await?)
 }
 
 /// Rewrites the objects of a resource, by their keys below its folder: all of a page at the same time, so that one that is not answered keeps no
-/// other one back.
+/// other one back. What is refused is noted if the page is done with: otherwise it is looked at again.
 async fn rewrite_objects(
     client: &Client,
     (resource, kind): (&str, Result<ApiResource, String>),
-    keys: &[&str],
+    keys: &[String],
     until: Instant,
     progress: &mut Rewriting,
 ) -> Result<(), ReconcileError> {
@@ -172,20 +177,26 @@ async fn rewrite_objects(
         .iter()
         .map(|key| timeout_at(until, rewrite_object(client, &kind, key)));
     let results = join_all(patches).await;
-    let mut failed = None;
+    let (mut refused, mut failed) = (Vec::new(), None);
     for (key, result) in keys.iter().zip(results) {
         let object = format!("{resource} {key}");
         match result {
-            Ok(Ok(())) => progress.add_rewritten(),
+            Ok(Ok(())) => progress.add_rewritten(&object),
             // It may concern this object alone. Whatever it is, the next round tries again.
-            Ok(Err(kube::Error::Api(status))) => progress.add_refused(&object, &status.message),
+            Ok(Err(kube::Error::Api(status))) => refused.push((object, status.message)),
             // A server of the tenant's own may answer anything. That must not keep other resources from being rewritten.
-            Ok(Err(error)) if is_custom(resource) => progress.add_refused(&object, &message(&error)),
+            Ok(Err(error)) if is_custom(resource) => refused.push((object, message(&error))),
             Ok(Err(error)) => failed = Some(error),
-            Err(_) => progress.add_refused(&object, NOT_ANSWERED),
+            Err(_) => refused.push((object, NOT_ANSWERED.to_owned())),
         }
     }
-    failed.map_or(Ok(()), |error| Err(api("rewrite an object of the tenant")(error)))
+    if let Some(error) = failed {
+        return Err(api("rewrite an object of the tenant")(error));
+    }
+    for (object, why) in refused {
+        progress.add_refused(&object, &why);
+    }
+    Ok(())
 }
 
 /// Lets the API server store an object again. That it is gone is no error. What it says of the object is not looked at.

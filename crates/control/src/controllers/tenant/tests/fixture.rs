@@ -371,7 +371,7 @@ impl TenantDatastore for ScriptedDatastore {
     }
 
     /// One key at a time.
-    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&str>) -> Result<HeadPage, DatastoreError> {
+    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&[u8]>) -> Result<HeadPage, DatastoreError> {
         self.call(&format!("read {folder}"))?;
         let seconds = self.stored.head_seconds.load(Ordering::SeqCst);
         if seconds > 0 {
@@ -381,8 +381,8 @@ impl TenantDatastore for ScriptedDatastore {
         let mut inside = values.iter().filter_map(|(path, value)| {
             let name = path.strip_prefix(folder)?;
             after
-                .is_none_or(|after| name > after)
-                .then(|| (name.to_owned(), value.clone()))
+                .is_none_or(|after| name.as_bytes() > after)
+                .then(|| (name.as_bytes().to_vec(), value.clone()))
         });
         let heads = inside.next().into_iter().collect();
         Ok(HeadPage {
