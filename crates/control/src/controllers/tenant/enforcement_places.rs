@@ -49,7 +49,7 @@ struct Start {
     rules: String,
     /// Since when it runs for them.
     tried_since: Instant,
-    /// How often other rules got a time of their own since it has followed its class.
+    /// How often other rules got a time of their own, or ended a pause, since it has followed its class.
     others: u32,
 }
 
@@ -58,10 +58,10 @@ struct Start {
 struct Failure {
     /// Hash of the rules.
     rules: String,
-    /// How often in a row.
+    /// How often in a row, for the same rules or since other ones end no pause.
     count: u32,
-    /// The same for all rules.
-    in_row: u32,
+    /// How often the rules were other ones, as [`Start::others`].
+    others: u32,
     /// When its pause ends.
     until: Instant,
 }
@@ -93,16 +93,14 @@ impl Places {
         let Some(ended) = self.started.remove(tenant).filter(|start| start.is_over(now)) else {
             return;
         };
-        let before = self.failed.get(tenant);
-        let in_row = before.map_or(1, |failure| failure.in_row.saturating_add(1));
-        let same = before.filter(|failure| failure.rules == ended.rules);
-        let count = same.map_or(1, |failure| failure.count.saturating_add(1));
-        let count = count.max(in_row.saturating_sub(MOST_OTHERS - 1));
+        let is_same = |failure: &&Failure| failure.rules == ended.rules || ended.others >= MOST_OTHERS;
+        let before = self.failed.get(tenant).filter(is_same);
+        let count = before.map_or(1, |failure| failure.count.saturating_add(1));
         let pause = PAUSES.0.saturating_mul(1 << (count - 1).min(16)).min(PAUSES.1);
         let failure = Failure {
             rules: ended.rules,
             count,
-            in_row,
+            others: ended.others,
             until: now + pause,
         };
         self.failed.insert(tenant.clone(), failure);
@@ -110,7 +108,7 @@ impl Places {
 
     /// Whether a tenant is not started for these rules until a pause is over.
     fn is_in_pause(&self, tenant: &Key, rules: &str, now: Instant) -> bool {
-        let is_for = |failure: &&Failure| failure.rules == rules || failure.in_row >= MOST_OTHERS;
+        let is_for = |failure: &&Failure| failure.rules == rules || failure.others >= MOST_OTHERS;
         let failure = self.failed.get(tenant).filter(is_for);
         failure.is_some_and(|failure| now < failure.until)
     }
@@ -139,11 +137,13 @@ impl EnforcementPlaces {
         let position = known.unwrap_or(places.waiting.len());
         if position < places.free(now) {
             places.forget_waiting(tenant);
+            let failed = places.failed.get(tenant);
+            let others = failed.map_or(0, |failure| failure.others + u32::from(failure.rules != rules));
             let start = Start {
                 since: now,
                 rules: rules.to_owned(),
                 tried_since: now,
-                others: places.failed.get(tenant).map_or(0, |failure| failure.in_row),
+                others: others.min(MOST_OTHERS),
             };
             places.started.insert(tenant.clone(), start);
             return Turn::Now;
@@ -161,7 +161,7 @@ impl EnforcementPlaces {
         let has_ended = places
             .started
             .get(tenant)
-            .is_some_and(|start| start.rules == rules && start.is_over(now));
+            .is_some_and(|start| (start.rules == rules || start.others >= MOST_OTHERS) && start.is_over(now));
         if has_ended || places.is_in_pause(tenant, rules, now) {
             Turn::Over
         } else {
@@ -388,6 +388,31 @@ mod tests {
             Turn::Now,
             "it has followed its class"
         );
+    }
+
+    /// A syncer that fails for long is no reason to make the rules wait that repair it.
+    #[test]
+    fn rules_that_change_for_the_first_time_end_a_pause_however_often_it_has_failed() {
+        let (places, mut now) = (EnforcementPlaces::default(), Instant::now());
+        for _ in 0..10 {
+            while places.ask(&tenant(0), RULES, now) != Turn::Now {
+                now += PAUSES.0;
+            }
+            now += RUNS;
+            assert_eq!(places.note_started(&tenant(0), RULES, now), Turn::Over);
+            assert_eq!(places.ask(&tenant(0), RULES, now), Turn::Over);
+        }
+        // It may be changed some times until it is right.
+        for number in 1..=MOST_OTHERS {
+            let rules = number.to_string();
+            assert_eq!(places.ask(&tenant(0), &rules, now), Turn::Now, "{number}");
+            now += RUNS;
+            assert_eq!(places.note_started(&tenant(0), &rules, now), Turn::Over);
+            assert_eq!(places.ask(&tenant(0), &rules, now), Turn::Over);
+        }
+        assert_eq!(places.ask(&tenant(0), RULES, now), Turn::Over);
+        assert_eq!(places.find_turn(&tenant(0), RULES, now), Turn::Over);
+        assert_eq!(places.ask(&tenant(0), RULES, now + 2 * PAUSES.0), Turn::Now);
     }
 
     /// No syncer can run at all.
