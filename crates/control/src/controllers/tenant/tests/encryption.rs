@@ -336,6 +336,24 @@ async fn a_look_at_many_objects_keeps_no_other_tenant_waiting() {
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
 }
 
+/// The look at a tenant waits for its turn before each page, and each resource is a page at least.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_many_resources_comes_to_an_end() {
+    let mut fixture = Fixture::new();
+    fixture.stored.keys.store(50, Ordering::SeqCst);
+    fixture.stored.head_seconds.store(4, Ordering::SeqCst);
+    let mut resources: Vec<String> = (10..30).map(|number| format!("r{number}.example.com")).collect();
+    resources.push("secrets".into());
+    set_value(&fixture, "example.com/r10/team/a", "k8s\0");
+    set_rules(&fixture, &json!({"resources": resources}));
+    for _ in 0..10 {
+        drop(Box::pin(fixture.reconcile()).await);
+    }
+    let calls = fixture.script.calls();
+    let is_last = |text: &str| text == "datastore read secrets/";
+    assert!(calls.iter().any(|call| is_last(&call.text)), "{calls:?}");
+}
+
 #[tokio::test]
 async fn control_that_is_killed_and_remembers_nothing_completes_a_change() {
     let mut fixture = ready().await;
