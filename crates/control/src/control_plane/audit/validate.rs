@@ -7,8 +7,8 @@ use berth_api::{AuditResources, AuditRule, ClassAudit};
 /// Most bytes of the policy, as JSON. It is in two objects on the host beside other settings, for each of which an API server takes 1 MiB.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
 
-/// The first error in what a class sets: a field below `audit`, and what is wrong.
-pub fn find_error(audit: &ClassAudit) -> Option<String> {
+/// The first error in what a class sets: a field below `audit`, and what is wrong. `encrypted` are the resources that the class encrypts.
+pub fn find_error(audit: &ClassAudit, encrypted: &[&str]) -> Option<String> {
     let ClassAudit { preset, rules } = audit;
     if preset.is_some() != rules.is_empty() {
         return Some("preset: set one of preset and rules".into());
@@ -18,11 +18,11 @@ pub fn find_error(audit: &ClassAudit) -> Option<String> {
             return Some(format!("rules[{index}].{error}"));
         }
     }
-    let bytes = policy(audit).to_string().len();
+    let bytes = policy(audit, encrypted).to_string().len();
     (bytes > MAX_BYTES).then(|| {
         format!(
             "rules: all rules together may have at most {MAX_BYTES} bytes as JSON, and have {bytes}, with those that Berth adds to keep \
-             credentials out of the log; list fewer names"
+             credentials and what is encrypted out of the log; list fewer names"
         )
     })
 }
