@@ -102,7 +102,9 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
     Nodes(NodesArguments),
     /// Print the logs of a tenant's control plane.
-    #[command(after_help = "Example:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f")]
+    #[command(
+        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --audit --tail 20"
+    )]
     Logs(LogsArguments),
     /// Check the host cluster and the installation of Berth. Exits with status 1 if there is a problem.
     ///
@@ -282,6 +284,7 @@ mod tests {
             "berth logs a --component nginx",
             "berth logs a --tail -1",
             "berth logs a -f --previous",
+            "berth logs a --audit=all",
             "berth create a --ttl 5",
             "berth create a --ttl=-1h",
             "berth create a --label team",
@@ -323,6 +326,7 @@ mod tests {
             "berth sleep a --wait --timeout 1m",
             "berth credentials rotate team/a --wait",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
+            "berth logs a --audit --tail 20",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",

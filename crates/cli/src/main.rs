@@ -19,6 +19,7 @@ mod idle;
 mod images;
 mod kubeconfig;
 mod list;
+mod log_lines;
 mod logs;
 mod man;
 mod node;
