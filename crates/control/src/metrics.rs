@@ -1,10 +1,12 @@
 //! Counters of control.
 
+mod encryption;
 mod repair;
 mod sleep;
 mod syncers;
 mod usage;
 
+pub use encryption::{EncryptionLabels, EncryptionMetrics};
 pub use repair::RepairMetrics;
 pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
 pub use syncers::SyncerMetrics;
@@ -181,6 +183,8 @@ pub struct Metrics {
     pub sleep: SleepMetrics,
     /// What is known of syncers.
     pub syncers: SyncerMetrics,
+    /// The encryption of what tenants store.
+    pub encryption: EncryptionMetrics,
     /// Rotations of credentials of tenants that are complete.
     pub rotations: Counter,
     /// Percent of its share of the datastore that each tenant uses.
@@ -246,6 +250,7 @@ impl Metrics {
             tenants: Gauge::default(),
             sleep: SleepMetrics::default(),
             syncers: SyncerMetrics::default(),
+            encryption: EncryptionMetrics::default(),
             rotations: Counter::default(),
             datastore_used: Family::default(),
             host_used: Family::default(),
@@ -308,6 +313,7 @@ impl Metrics {
         metrics.repair.register(registry);
         metrics.sleep.register(registry);
         metrics.syncers.register(registry);
+        metrics.encryption.register(registry);
         registry.register(
             "credential_rotations",
             "Rotations of the credentials of tenants that are complete",

@@ -285,3 +285,27 @@ fn usage_that_is_not_recorded_for_an_hour_raises_the_alert() {
         ],
     );
 }
+
+#[test]
+fn a_tenant_that_is_not_encrypted_raises_the_alert_whatever_the_reason_but_sleep() {
+    let expression = alert_expression("BerthTenantNotEncrypted");
+    let of = |tenant: &str, reason: &str, values: &str| {
+        let labels = format!("tenant_namespace=\"team\", tenant=\"{tenant}\", reason=\"{reason}\", pod=\"a\"");
+        json!({"series": format!("berth_control_tenant_not_encrypted{{{labels}}}"), "values": values})
+    };
+    let vision = "{tenant_namespace=\"team\", tenant=\"vision\"}";
+    evaluate(
+        &[
+            // The alert is the same one when the reason changes.
+            of("vision", "Writing", "1x9 stale"),
+            of("vision", "Rewriting", "_x10 1x9 stale"),
+            of("speech", "Sleeping", "1x40"),
+        ],
+        &[
+            evaluates_to(&expression, "1m", vision, Some(1)),
+            evaluates_to(&expression, "5m", vision, Some(1)),
+            evaluates_to(&expression, "9m", vision, Some(1)),
+            evaluates_to(&expression, "11m", vision, None),
+        ],
+    );
+}

@@ -204,6 +204,7 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     }
     if key == Key::Fleet {
         record_sleep(metrics, stores);
+        metrics.encryption.record(&stores.tenants.state());
     }
     let result = match outcome {
         Ok(again) => {
