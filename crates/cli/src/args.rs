@@ -13,6 +13,7 @@ use crate::debug::DebugCommand;
 use crate::delete::DeleteArguments;
 use crate::dev::DevCommand;
 use crate::doctor::DoctorArguments;
+use crate::encryption::EncryptionCommand;
 use crate::explain::ExplainTarget;
 use crate::get::GetArguments;
 use crate::host::HostArguments;
@@ -82,6 +83,11 @@ pub(crate) enum Command {
     Credentials {
         #[command(subcommand)]
         command: CredentialsCommand,
+    },
+    /// Show with which keys tenants encrypt what they store, and replace such a key.
+    Encryption {
+        #[command(subcommand)]
+        command: EncryptionCommand,
     },
     /// Use a tenant: add a context to your kubeconfig and switch to it, or run a command with it.
     ///
@@ -290,6 +296,8 @@ mod tests {
             "berth create a --label team",
             "berth create a --label =x",
             "berth create a -l team=vision",
+            "berth encryption rotate",
+            "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
             "berth get a --watch",
@@ -325,6 +333,9 @@ mod tests {
             "berth disconnect",
             "berth sleep a --wait --timeout 1m",
             "berth credentials rotate team/a --wait",
+            "berth encryption rotate team/a --wait --timeout 1h",
+            "berth encryption status",
+            "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
             "berth logs a --audit --tail 20",
             "berth debug bundle a --output-file b.tar.gz",
