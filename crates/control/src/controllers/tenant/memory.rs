@@ -259,8 +259,8 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
-    /// Held while it is read there how a tenant's keys are stored.
-    pub(super) head_reading: tokio::sync::Mutex<()>,
+    /// Held while it is read there how a tenant's keys are stored. When the last look at a tenant that sleeps has ended.
+    pub(super) head_reading: tokio::sync::Mutex<Option<Instant>>,
     /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,
 }

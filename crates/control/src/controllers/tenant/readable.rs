@@ -1,6 +1,16 @@
 //! With which keys everything that a tenant stores was found to be readable: pure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
+use tokio::time::Instant;
+
+/// Pause after a look at a tenant that sleeps, before another one is looked at that sleeps: as long as a look at most, so that etcd has nothing to
+/// read for them half of the time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether a tenant that sleeps may be looked at now. `ended`: when the last look at one has ended.
+pub(super) fn is_pause_over(ended: Option<Instant>, now: Instant) -> bool {
+    ended.is_none_or(|ended| now >= ended + PAUSE)
+}
 
 /// What was found, and how far the look at it is.
 #[derive(Debug, Default)]
@@ -53,6 +63,15 @@ impl Readable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_at_tenants_that_sleep_have_a_pause_between_them() {
+        let ended = Instant::now();
+        assert!(is_pause_over(None, ended));
+        assert!(!is_pause_over(Some(ended), ended));
+        assert!(!is_pause_over(Some(ended), ended + PAUSE - Duration::from_millis(1)));
+        assert!(is_pause_over(Some(ended), ended + PAUSE));
+    }
 
     #[test]
     fn what_was_readable_is_so_with_more_keys_and_not_with_others() {
