@@ -191,6 +191,8 @@ pub struct Metrics {
     pub datastore_used: Family<TenantLabels, Gauge>,
     /// Percent of its share of the host that each tenant uses.
     pub host_used: Family<TenantLabels, Gauge>,
+    /// Events that API servers could not write into their audit log.
+    pub audit_errors: Family<TenantLabels, Counter>,
     /// Bytes that all tenants together may store.
     pub datastore_limits: Gauge,
     /// Bytes above which the datastore rejects writes; 0 if it does not say.
@@ -254,6 +256,7 @@ impl Metrics {
             rotations: Counter::default(),
             datastore_used: Family::default(),
             host_used: Family::default(),
+            audit_errors: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
             quota_nominal: Gauges::default(),
@@ -326,6 +329,11 @@ impl Metrics {
     }
 
     fn register_limits(&self, registry: &mut Registry) {
+        registry.register(
+            "audit_errors",
+            "Events that API servers of a tenant could not write into their audit log and have written to their standard error, without content: the sum of apiserver_audit_error_total of those that control has read, since control was started; of tenants whose class writes an audit log",
+            self.audit_errors.clone(),
+        );
         registry.register(
             "datastore_used_percent",
             "Share of the datastore that a tenant uses, in percent of what its class allows",

@@ -3,6 +3,7 @@
 
 use super::{
     argo_cd::Recorded,
+    audit_errors::AuditErrors,
     connection::Connection,
     datastore_usage::UsageMemory,
     enforcement_places::EnforcementPlaces,
@@ -90,6 +91,8 @@ pub struct TenantMemory {
     is_stopped: AtomicBool,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
+    /// Events that its API servers could not write into their audit log.
+    pub(super) audit_errors: Mutex<AuditErrors>,
     /// Since when its limits are lower than what is reserved for it.
     pub(super) lowered: Mutex<Option<LoweredLimits>>,
     /// Number of the measurement of its use that its status shows; 0: this process has published none.
@@ -295,6 +298,7 @@ impl Tenants {
                 is_outdated: AtomicBool::new(true),
                 is_stopped: AtomicBool::new(false),
                 activity: Mutex::default(),
+                audit_errors: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),
                 dns: Mutex::new(None),
@@ -324,6 +328,13 @@ impl Tenants {
     pub fn is_outdated(&self, uid: &str) -> bool {
         let known = lock(&self.memory).get(uid).map(Arc::clone);
         known.is_none_or(|known| known.is_outdated())
+    }
+
+    /// Events that API servers of a tenant could not write into their audit log, and that nobody has taken; none if they write none, or if that is not
+    /// known yet.
+    pub fn take_audit_errors(&self, uid: &str) -> Option<u64> {
+        let known = lock(&self.memory).get(uid).map(Arc::clone)?;
+        lock(&known.audit_errors).take()
     }
 
     /// Forgets a tenant that is gone.
