@@ -214,7 +214,8 @@ async fn measure_with_api_server(
     }
     if let Some(errors) = source.audit_errors {
         let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-        errors.note(metrics.started_at, metrics.audit_errors);
+        let now = source.clock.now().as_duration().as_secs_f64();
+        errors.note(metrics.started_at, metrics.audit_errors, now);
     }
     let keys = count_keys(source).await?;
     let age = source.clock.now().as_duration().as_secs_f64() - metrics.started_at;
