@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
-use crate::output::{ObjectFormat, format_rows, join_lines, print_line, print_named};
+use crate::output::{ObjectFormat, format_optional, format_rows, format_time, join_lines, print_line, print_named};
 use crate::rotation;
 use crate::tenant::{self, TenantName, resource_name};
 use crate::wait::parse_timeout;
@@ -72,9 +72,9 @@ struct EncryptionView {
 struct TenantView {
     /// `namespace/name` of the tenant.
     tenant: String,
-    /// Whether every object was found encrypted with the key: the condition `EncryptedAtRest`.
+    /// Whether every object was found encrypted with the key, and no key is missing.
     is_encrypted: bool,
-    /// The reason of the condition; none if the tenant encrypts nothing.
+    /// The reason of the condition `EncryptedAtRest`, or of `InfrastructureReady` if a key is missing; none if the tenant encrypts nothing.
     reason: Option<String>,
     message: Option<String>,
     /// What the status says of the last change; none if the tenant encrypts nothing.
@@ -84,10 +84,11 @@ struct TenantView {
 impl TenantView {
     fn of(tenant: &TenantCluster) -> Self {
         let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
-        let condition = conditions.find(|condition| condition.type_ == ENCRYPTED_AT_REST);
+        let obstacle = tenant.encryption_obstacle();
+        let condition = obstacle.or_else(|| conditions.find(|condition| condition.type_ == ENCRYPTED_AT_REST));
         Self {
             tenant: TenantName::of(tenant).to_string(),
-            is_encrypted: condition.is_some_and(|condition| condition.status == "True"),
+            is_encrypted: obstacle.is_none() && condition.is_some(),
             reason: condition.map(|condition| condition.reason.clone()),
             message: condition.map(|condition| condition.message.clone()),
             encryption: status_of(tenant).cloned(),
@@ -108,19 +109,14 @@ impl TenantView {
             encryption,
         } = self;
         let encrypted = if *is_encrypted { "True" } else { "False" };
-        let reason = reason.clone().unwrap_or_else(none);
+        let reason = format_optional(reason.as_ref());
         let of_status = encryption.as_ref().map(|status| {
-            let key = status.key_name.clone().unwrap_or_else(none);
-            [key, status.since.0.to_string(), status.resources.join(",")]
+            let key = format_optional(status.key_name.as_ref());
+            [key, format_time(status.since.0), status.resources.join(",")]
         });
-        let [key, since, resources] = of_status.unwrap_or_else(|| [none(), none(), none()]);
+        let [key, since, resources] = of_status.unwrap_or_else(|| ["-"; 3].map(str::to_owned));
         [tenant.clone(), encrypted.to_owned(), reason, key, since, resources]
     }
-}
-
-/// What stands in a table for what there is not.
-fn none() -> String {
-    "-".into()
 }
 
 fn status_of(tenant: &TenantCluster) -> Option<&EncryptionStatus> {
@@ -297,6 +293,24 @@ mod tests {
         assert!(of(&[completed]).ends_with("\n\nteam/vision: what is waited for"));
         assert!(of(&[tenant("vision", &json!({}))]).ends_with("team/vision  False      -       -    -      -"));
         assert_eq!(of(&[]), "No tenant encrypts what it stores.");
+    }
+
+    #[test]
+    fn a_tenant_without_its_keys_is_not_encrypted_whatever_it_was_before() {
+        let of = |type_: &str, status: &str, reason: &str| {
+            json!({"type": type_, "status": status, "reason": reason, "message": reason,
+                "lastTransitionTime": REQUESTED})
+        };
+        let view = |prepared: &Value| {
+            let encrypted = of("EncryptedAtRest", "True", "Encrypted");
+            TenantView::of(&tenant("vision", &json!({"conditions": [encrypted, prepared]})))
+        };
+        let lost = view(&of("InfrastructureReady", "False", "EncryptionKeyMissing"));
+        assert!(!lost.is_encrypted && lost.encrypts());
+        assert_eq!(lost.message.as_deref(), Some("EncryptionKeyMissing"));
+        let other = view(&of("InfrastructureReady", "False", "NamespacesFailed"));
+        assert!(other.is_encrypted);
+        assert_eq!(other.reason.as_deref(), Some("Encrypted"));
     }
 
     #[test]

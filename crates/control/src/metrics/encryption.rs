@@ -1,16 +1,10 @@
 //! How far the encryption of what tenants store is.
 
 use crate::gauges::Gauges;
-use berth_api::{
-    TenantCluster,
-    conditions::{ENCRYPTED_AT_REST, INFRASTRUCTURE_READY},
-};
+use berth_api::TenantCluster;
 use kube::ResourceExt;
 use prometheus_client::{encoding::EncodeLabelSet, registry::Registry};
 use std::sync::Arc;
-
-/// What the reasons of [`INFRASTRUCTURE_READY`] begin with that are about the encryption.
-const ENCRYPTION: &str = "Encryption";
 
 /// A tenant whose objects are not encrypted as they are to be, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -53,23 +47,11 @@ impl EncryptionMetrics {
 }
 
 /// Why it is not known that all is encrypted that a tenant stores and that is to be; none if it is, if nothing is to be, or if the tenant is being
-/// deleted. Without its keys a tenant does not come as far as the condition [`ENCRYPTED_AT_REST`], which stays as it was.
+/// deleted.
 fn find_obstacle(tenant: &TenantCluster) -> Option<&str> {
-    if tenant.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
-    let unmet_reason = |type_: &str| {
-        let mut unmet = conditions
-            .iter()
-            .copied()
-            .flatten()
-            .filter(|condition| condition.status != "True");
-        let found = unmet.find(|condition| condition.type_ == type_)?;
-        Some(found.reason.as_str())
-    };
-    let of_keys = unmet_reason(INFRASTRUCTURE_READY).filter(|reason| reason.starts_with(ENCRYPTION));
-    of_keys.or_else(|| unmet_reason(ENCRYPTED_AT_REST))
+    let is_kept = tenant.metadata.deletion_timestamp.is_none();
+    let obstacle = tenant.encryption_obstacle().filter(|_| is_kept)?;
+    Some(obstacle.reason.as_str())
 }
 
 #[cfg(test)]
@@ -93,33 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_that_of_the_condition_or_of_missing_keys() {
-        let ready = ("InfrastructureReady", "True", "Applied");
-        for (conditions, expected) in [
-            (vec![], None),
-            (vec![ready], None),
-            (vec![ready, ("EncryptedAtRest", "True", "Encrypted")], None),
-            (vec![ready, ("EncryptedAtRest", "False", "Writing")], Some("Writing")),
-            (vec![("EncryptedAtRest", "Unknown", "NotObserved")], Some("NotObserved")),
-            // It was encrypted before the key was lost.
-            (
-                vec![
-                    ("InfrastructureReady", "False", "EncryptionKeyMissing"),
-                    ("EncryptedAtRest", "True", "Encrypted"),
-                ],
-                Some("EncryptionKeyMissing"),
-            ),
-            (vec![("InfrastructureReady", "False", "NamespacesFailed")], None),
-        ] {
-            assert_eq!(
-                find_obstacle(&tenant("vision", &conditions)),
-                expected,
-                "{conditions:?}"
-            );
-        }
-        let mut deleted = tenant("vision", &[("EncryptedAtRest", "False", "Writing")]);
-        deleted.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
-        assert_eq!(find_obstacle(&deleted), None);
+    fn a_tenant_that_is_being_deleted_has_no_reason() {
+        let mut tenant = tenant("vision", &[("EncryptedAtRest", "False", "Writing")]);
+        assert_eq!(find_obstacle(&tenant), Some("Writing"));
+        tenant.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        assert_eq!(find_obstacle(&tenant), None);
     }
 
     #[test]
