@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
+use serde::de::IgnoredAny;
 
 /// Name of the container, and of the component, in whose log there may be an audit log.
 pub(crate) const API_SERVER: &str = "kube-apiserver";
@@ -11,25 +12,100 @@ pub(crate) const API_SERVER: &str = "kube-apiserver";
 const MAX_LINE: u64 = 1 << 20;
 /// What each event of an audit log begins with.
 const AUDIT_EVENT: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/"#;
+/// What messages of an API server begin with, before the month and the day.
+const LEVELS: &[u8] = b"IWEF";
 
 /// Which lines of a log are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Those that are no events of an audit log.
+    /// Messages, and the lines that may have a part of one.
     Messages,
-    /// Events of the audit log.
+    /// Messages, and no line that may have a part of an event: those who get it do not have to know what users do.
+    MessagesAlone,
+    /// Events of the audit log, and the lines that may have a part of one.
     AuditEvents,
 }
 
-impl Content {
-    /// Whether a line is wanted.
-    pub(crate) fn includes(self, line: &[u8]) -> bool {
-        let is_event = line.starts_with(AUDIT_EVENT);
-        match self {
-            Self::Messages => !is_event,
-            Self::AuditEvents => is_event,
+/// What is in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Event,
+    /// A part of an event, and perhaps a message.
+    Mixed,
+}
+
+/// Where a line begins.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// At the beginning of what is read of a log, which may be in the middle of an event.
+    Start,
+    Between,
+    /// In an event of which the end was not there yet.
+    InEvent,
+}
+
+/// Finds the wanted lines among all lines of a log, one after the other. Container runtimes write an event of more than 16 KiB in parts, and what the
+/// API server writes to its other stream may be between two of them.
+#[derive(Debug)]
+pub(crate) struct Sorter {
+    content: Content,
+    place: Place,
+    /// What the line had that is not at its end yet.
+    continued: Option<Kind>,
+}
+
+impl Sorter {
+    pub(crate) fn new(content: Content) -> Self {
+        Self {
+            content,
+            place: match content {
+                Content::MessagesAlone => Place::Start,
+                Content::Messages | Content::AuditEvents => Place::Between,
+            },
+            continued: None,
         }
     }
+
+    /// Whether the next line is wanted.
+    pub(crate) fn wants(&mut self, line: &[u8]) -> bool {
+        let kind = self.continued.unwrap_or_else(|| self.classify(line));
+        self.continued = (!line.ends_with(b"\n")).then_some(kind);
+        match self.content {
+            Content::Messages => kind != Kind::Event,
+            Content::MessagesAlone => kind == Kind::Message,
+            Content::AuditEvents => kind != Kind::Message,
+        }
+    }
+
+    fn classify(&mut self, line: &[u8]) -> Kind {
+        let is_end = line.trim_ascii_end().ends_with(b"}");
+        let (kind, place) = match self.place {
+            _ if line.starts_with(AUDIT_EVENT) && is_json(line) => (Kind::Event, Place::Between),
+            _ if line.starts_with(AUDIT_EVENT) => (Kind::Mixed, Place::InEvent),
+            Place::InEvent if is_message(line) => (Kind::Message, Place::InEvent),
+            Place::InEvent if !is_end => (Kind::Mixed, Place::InEvent),
+            Place::InEvent => (Kind::Mixed, Place::Between),
+            Place::Start if is_end && !is_message(line) => (Kind::Mixed, Place::Between),
+            Place::Start | Place::Between => (Kind::Message, Place::Between),
+        };
+        self.place = place;
+        kind
+    }
+}
+
+/// Whether a line is an event to its end.
+fn is_json(line: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(line).is_ok()
+}
+
+/// Whether a line begins as messages do. Further lines of a message do not.
+fn is_message(line: &[u8]) -> bool {
+    let Some((level, rest)) = line.split_first() else {
+        return false;
+    };
+    let date = rest.get(..4).unwrap_or_default();
+    LEVELS.contains(level) && date.len() == 4 && date.iter().all(u8::is_ascii_digit)
 }
 
 /// Reads the next line, or the next [`MAX_LINE`] bytes of a longer one, in place of what is in `line`. Returns whether there is one.
@@ -70,9 +146,10 @@ pub(crate) async fn read_last(
     most_bytes: usize,
 ) -> io::Result<LastLines> {
     let mut last = LastLines::default();
+    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(reader, &mut line).await? {
-        if content.includes(&line) {
+        if sorter.wants(&line) {
             last.push(std::mem::take(&mut line), most_lines, most_bytes);
         } else {
             last.left_out += 1;
@@ -110,6 +187,50 @@ mod tests {
             (format!("{EVENT}\n{EVENT}\n"), 4)
         );
         assert_eq!(last("", Content::Messages, 9, 999).await, (String::new(), 0));
+    }
+
+    #[tokio::test]
+    async fn a_message_between_two_parts_of_an_event_is_not_hidden_and_no_part_is_a_message() {
+        let (begin, end) = EVENT.split_at(60);
+        let log = format!(
+            "I1130 first\n{begin}E1130 second\nW1130 third\n{end}\nI1130 fourth\n{EVENT}\n  of the fourth }}\n"
+        );
+        let kept = async |content| last(&log, content, 9, 999).await;
+        let mixed = format!("{begin}E1130 second\nW1130 third\n{end}\n");
+        let expected = format!("I1130 first\n{mixed}I1130 fourth\n  of the fourth }}\n");
+        assert_eq!(kept(Content::Messages).await, (expected, 1));
+        let expected = "I1130 first\nW1130 third\nI1130 fourth\n  of the fourth }\n";
+        assert_eq!(kept(Content::MessagesAlone).await, (expected.into(), 3));
+        let expected = format!("{begin}E1130 second\n{end}\n{EVENT}\n");
+        assert_eq!(kept(Content::AuditEvents).await, (expected, 4));
+        // The end of the event never came: another one begins.
+        let log = format!("{begin}E1130 first\npanic\n{EVENT}\ngoroutine 1\n");
+        let alone = last(&log, Content::MessagesAlone, 9, 999).await;
+        assert_eq!(alone, ("goroutine 1\n".into(), 3));
+    }
+
+    #[tokio::test]
+    async fn a_log_may_begin_in_an_event() {
+        let end = "\"username\":\"CANARY\"}\n";
+        let log = format!("{end}I1130 first\n{{\"a\":1}}\n");
+        let alone = last(&log, Content::MessagesAlone, 9, 999).await;
+        assert_eq!(alone, ("I1130 first\n{\"a\":1}\n".into(), 1));
+        assert_eq!(last(&log, Content::Messages, 9, 999).await, (log.clone(), 0));
+        let log = "Flag --a has been deprecated\n{\"a\":1}\n";
+        assert_eq!(last(log, Content::MessagesAlone, 9, 999).await, (log.into(), 0));
+        let log = "I1130 first {\"a\":1}\n";
+        assert_eq!(last(log, Content::MessagesAlone, 9, 999).await, (log.into(), 0));
+    }
+
+    /// A URL may have a MiB, and is in messages.
+    #[tokio::test]
+    async fn no_part_of_a_long_line_is_an_event() {
+        let filler = "x".repeat(usize::try_from(MAX_LINE).unwrap());
+        let log = format!("{filler}{EVENT}\n{EVENT}\n");
+        let (messages, left_out) = last(&log, Content::Messages, 9, usize::MAX).await;
+        assert!(messages == format!("{filler}{EVENT}\n") && left_out == 1);
+        let (events, left_out) = last(&log, Content::AuditEvents, 9, usize::MAX).await;
+        assert!(events == format!("{EVENT}\n") && left_out == 2);
     }
 
     #[tokio::test]

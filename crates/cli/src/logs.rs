@@ -14,7 +14,7 @@ use kube::api::{Api, ListParams, LogParams};
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::HostArguments;
-use crate::log_lines::{API_SERVER, Content, read_last, read_line};
+use crate::log_lines::{API_SERVER, Content, Sorter, read_last, read_line};
 use crate::output::print_note;
 use crate::tenant;
 
@@ -185,12 +185,13 @@ async fn print_log(
         }
         return Ok(());
     }
+    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line)
         .await
         .map_err(|error| failed(&error))?
     {
-        let is_wanted = *container != *API_SERVER || content.includes(&line);
+        let is_wanted = *container != *API_SERVER || sorter.wants(&line);
         if is_wanted && !print(&line) {
             return Ok(());
         }

@@ -268,7 +268,7 @@ impl Bundle {
 }
 
 /// The last messages of an API server of a tenant, without the events of its audit log, in which is what users did, and with which objects. The first
-/// line says how many events are left out.
+/// line says how many lines are left out.
 async fn read_messages(pods: &Api<Pod>, name: &str, parameters: LogParams) -> Result<String, kube::Error> {
     let parameters = LogParams {
         tail_lines: Some(SEARCHED_LINES),
@@ -277,13 +277,13 @@ async fn read_messages(pods: &Api<Pod>, name: &str, parameters: LogParams) -> Re
     };
     let mut reader = pods.log_stream(name, &parameters).await?;
     let [lines, bytes] = [LOG_LINES, MOST_READ_BYTES].map(|most| usize::try_from(most).unwrap_or(usize::MAX));
-    let last = read_last(&mut reader, Content::Messages, lines, bytes).await;
+    let last = read_last(&mut reader, Content::MessagesAlone, lines, bytes).await;
     let LastLines { lines, left_out, .. } = last.map_err(kube::Error::ReadEvents)?;
     let messages: Vec<u8> = lines.into_iter().flatten().collect();
     let messages = String::from_utf8_lossy(&messages);
     Ok(match left_out {
         0 => messages.into_owned(),
-        events => format!("[{events} events of the audit log are left out]\n{messages}"),
+        lines => format!("[{lines} lines of the audit log are left out]\n{messages}"),
     })
 }
 

@@ -111,7 +111,8 @@ async fn what_an_audit_log_says_of_users_is_left_out() {
     let files = unpack(&bundle.finish().unwrap());
     assert_eq!(files.len(), 2);
     for text in files.values() {
-        let expected = "[6001 events of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
+        let expected =
+            "[6001 lines of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
         assert_eq!(text, expected);
     }
 }
