@@ -12,6 +12,8 @@ pub(crate) const API_SERVER: &str = "kube-apiserver";
 const MAX_LINE: u64 = 1 << 20;
 /// What each event of an audit log begins with.
 const AUDIT_EVENT: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/"#;
+/// Bytes of the parts in which container runtimes write a line. Between two of them there may be a line of the other stream.
+const PART: usize = 16 << 10;
 /// What messages of an API server begin with, before the month and the day.
 const LEVELS: &[u8] = b"IWEF";
 
@@ -45,8 +47,8 @@ enum Place {
     InEvent,
 }
 
-/// Finds the wanted lines among all lines of a log, one after the other. Container runtimes write an event of more than 16 KiB in parts, and what the
-/// API server writes to its other stream may be between two of them.
+/// Finds the wanted lines among all lines of a log, one after the other. A message may be between two [parts](PART) of an event, and an event between two
+/// of a message.
 #[derive(Debug)]
 pub(crate) struct Sorter {
     content: Content,
@@ -87,6 +89,7 @@ impl Sorter {
             Place::InEvent if !is_end => (Kind::Mixed, Place::InEvent),
             Place::InEvent => (Kind::Mixed, Place::Between),
             Place::Start if is_end && !is_message(line) => (Kind::Mixed, Place::Between),
+            _ if has_event_behind_part(line) => (Kind::Mixed, Place::Between),
             Place::Start | Place::Between => (Kind::Message, Place::Between),
         };
         self.place = place;
@@ -97,6 +100,12 @@ impl Sorter {
 /// Whether a line is an event to its end.
 fn is_json(line: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(line).is_ok()
+}
+
+/// Whether there may be an event behind the first part of a line.
+fn has_event_behind_part(line: &[u8]) -> bool {
+    let rest = line.get(PART..).unwrap_or_default();
+    rest.windows(AUDIT_EVENT.len()).any(|text| text == AUDIT_EVENT)
 }
 
 /// Whether a line begins as messages do. Further lines of a message do not.
@@ -207,6 +216,17 @@ mod tests {
         let log = format!("{begin}E1130 first\npanic\n{EVENT}\ngoroutine 1\n");
         let alone = last(&log, Content::MessagesAlone, 9, 999).await;
         assert_eq!(alone, ("goroutine 1\n".into(), 3));
+    }
+
+    #[tokio::test]
+    async fn an_event_between_two_parts_of_a_message_is_not_hidden_and_not_taken_for_a_message() {
+        let part = format!("I1130 {}", "x".repeat(PART - 6));
+        let (mixed, rest) = (format!("{part}{EVENT}\n"), "the rest\n");
+        let log = mixed.clone() + rest;
+        let kept = async |content| last(&log, content, 9, usize::MAX).await;
+        assert_eq!(kept(Content::Messages).await, (log.clone(), 0));
+        assert_eq!(kept(Content::MessagesAlone).await, (rest.into(), 1));
+        assert_eq!(kept(Content::AuditEvents).await, (mixed, 1));
     }
 
     #[tokio::test]

@@ -101,7 +101,8 @@ async fn what_an_audit_log_says_of_users_is_left_out() {
     let event = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","user":{"username":"CANARY"}}"#;
     // More than the lines of other logs that are read.
     let events = format!("{event}\n").repeat(6000);
-    let log = format!("the first line\n{event}\nfailed: {{\"kind\":\"Event\"}}\n{events}the last line\n");
+    // The part that is read begins in an event.
+    let log = format!("CANARY\"}}}}\nthe first line\n{event}\nfailed: {{\"kind\":\"Event\"}}\n{events}the last line\n");
     let mut bundle = Bundle {
         archive: Archive::new(MOST_BYTES),
         failures: Vec::new(),
@@ -112,7 +113,7 @@ async fn what_an_audit_log_says_of_users_is_left_out() {
     assert_eq!(files.len(), 2);
     for text in files.values() {
         let expected =
-            "[6001 lines of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
+            "[6002 lines of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
         assert_eq!(text, expected);
     }
 }
