@@ -85,6 +85,7 @@ impl Sorter {
         let (kind, place) = match self.place {
             _ if line.starts_with(AUDIT_EVENT) && is_json(line) => (Kind::Event, Place::Between),
             _ if line.starts_with(AUDIT_EVENT) => (Kind::Mixed, Place::InEvent),
+            place if self.content == Content::MessagesAlone && is_event_as_text(line) => (Kind::Mixed, place),
             Place::InEvent if is_message(line) => (Kind::Message, Place::InEvent),
             Place::InEvent if !is_end => (Kind::Mixed, Place::InEvent),
             Place::InEvent => (Kind::Mixed, Place::Between),
@@ -100,6 +101,12 @@ impl Sorter {
 /// Whether a line is an event to its end.
 fn is_json(line: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(line).is_ok()
+}
+
+/// Whether a line has an event that is missing from the audit log, behind the message that says so.
+fn is_event_as_text(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| *byte == b' ');
+    words.nth(1) == Some(b"AUDIT:".as_slice())
 }
 
 /// Whether there may be an event behind the first part of a line.
@@ -227,6 +234,18 @@ mod tests {
         assert_eq!(kept(Content::Messages).await, (log.clone(), 0));
         assert_eq!(kept(Content::MessagesAlone).await, (rest.into(), 1));
         assert_eq!(kept(Content::AuditEvents).await, (mixed, 1));
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_missing_from_the_audit_log_is_a_message_for_those_who_may_know_it() {
+        let text = "2026-05-05T12:00:00Z AUDIT: id=\"a\" stage=\"ResponseComplete\" user=\"CANARY\"\n";
+        let message = "E1130 Error in audit plugin 'buffered' affecting 1 audit events\nImpacted events:\n";
+        let log = format!("{message}{text}I1130 last\n");
+        let kept = async |content| last(&log, content, 9, 999).await;
+        assert_eq!(kept(Content::Messages).await, (log.clone(), 0));
+        let expected = format!("{message}I1130 last\n");
+        assert_eq!(kept(Content::MessagesAlone).await, (expected, 1));
+        assert_eq!(kept(Content::AuditEvents).await, (String::new(), 4));
     }
 
     #[tokio::test]
