@@ -1,6 +1,35 @@
 //! With which keys everything that a tenant stores was found to be readable: pure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
+use tokio::time::Instant;
+
+/// Time of a look at a tenant that sleeps.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// Pause after it, before another one is looked at that sleeps: as long as a look at most, so that etcd has nothing to read for them half of the time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When tenants that sleep are looked at: one at a time, with pauses.
+#[derive(Debug, Default)]
+pub(super) struct LooksWhileAsleep {
+    /// Not before; none: now.
+    next: Option<Instant>,
+}
+
+impl LooksWhileAsleep {
+    /// Begins a look of at most [`LOOK`]. Returns whether that may be now.
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        let is_now = self.next.is_none_or(|next| now >= next);
+        if is_now {
+            self.end(now + LOOK);
+        }
+        is_now
+    }
+
+    /// Ends a look.
+    pub(super) fn end(&mut self, now: Instant) {
+        self.next = Some(now + PAUSE);
+    }
+}
 
 /// What was found, and how far the look at it is.
 #[derive(Debug, Default)]
@@ -53,6 +82,19 @@ impl Readable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_at_tenants_that_sleep_have_a_pause_between_them() {
+        let (mut looks, start) = (LooksWhileAsleep::default(), Instant::now());
+        assert!(looks.begin(start));
+        assert!(!looks.begin(start + LOOK), "one at a time");
+        let ended = start + LOOK / 2;
+        looks.end(ended);
+        assert!(!looks.begin(ended + PAUSE / 2));
+        assert!(looks.begin(ended + PAUSE));
+        // Its end is not known if control gives it up.
+        assert!(looks.begin(ended + PAUSE + LOOK + PAUSE));
+    }
 
     #[test]
     fn what_was_readable_is_so_with_more_keys_and_not_with_others() {

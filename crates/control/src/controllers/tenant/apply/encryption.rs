@@ -6,7 +6,11 @@
 
 use super::{
     super::{
-        context::TenantContext, encryption::ObservedEncryption, readable::Place, rotation::Finding, settings::Settings,
+        context::TenantContext,
+        encryption::ObservedEncryption,
+        readable::{LOOK, Place},
+        rotation::Finding,
+        settings::Settings,
         target::Tenant,
     },
     Accepted, ControlPlane, Prepared, keys,
@@ -20,9 +24,10 @@ use crate::{
     },
     error::ReconcileError,
 };
-use berth_api::EncryptionPhase;
+use berth_api::{EncryptionPhase, SleepState};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// Pause before a change under way is looked at again.
 const POLL: Duration = Duration::from_secs(2);
@@ -74,8 +79,15 @@ pub(super) async fn prepare_encryption(
         let published = published.iter().flat_map(|status| &status.resources);
         let known = encryption.resources().into_iter().chain([SECRETS]);
         let resources = known.chain(wanted.iter().chain(published).map(String::as_str));
-        check_readable(context, tenant, encryption, resources.collect()).await?;
-        tenant.memory.readable().note(keys);
+        let is_known = if sleeps_unchanged(tenant, encryption) {
+            look_while_asleep(context, tenant, encryption, resources.collect()).await?
+        } else {
+            check_readable(context, tenant, encryption, resources.collect()).await?;
+            true
+        };
+        if is_known {
+            tenant.memory.readable().note(keys);
+        }
     }
     if is_begun || is_unused {
         return Ok(authorities);
@@ -93,6 +105,32 @@ pub(super) async fn prepare_encryption(
     });
     keys::record_encryption(context, tenant, encryption, &begin).await?;
     keys::load_authorities(context, tenant).await
+}
+
+/// Whether nothing of a tenant is started in this reconcile, and nothing that is known of its encryption changes: it sleeps, and the status says what is
+/// stored. If it says something else, an older Secret may have been restored.
+fn sleeps_unchanged(tenant: &Tenant, encryption: &Encryption) -> bool {
+    tenant.cluster.sleep_state() == SleepState::Sleeping && is_published(tenant, encryption)
+}
+
+/// Looks at objects of a tenant that sleeps, if no other tenant needs the turn. Returns whether all were readable: otherwise another reconcile goes on,
+/// at the latest that which starts the tenant. After a restart of control there may be hundreds of them, and a tenant that is started does not wait for all of these.
+async fn look_while_asleep(
+    context: &TenantContext,
+    tenant: &Tenant,
+    encryption: &Encryption,
+    resources: BTreeSet<&str>,
+) -> Result<bool, ReconcileError> {
+    let is_turn_taken = context.tenants.head_reading.try_lock().is_err();
+    if is_turn_taken || !context.tenants.looks_while_asleep().begin(Instant::now()) {
+        return Ok(false);
+    }
+    let look = tokio::time::timeout(LOOK, find_unreadable(context, tenant, encryption, resources)).await;
+    context.tenants.looks_while_asleep().end(Instant::now());
+    match look {
+        Ok(found) => found?.map_or(Ok(true), Err),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Looks in etcd whether the keys that are stored are enough to read everything, unless API servers run with these keys.
