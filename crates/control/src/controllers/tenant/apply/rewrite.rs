@@ -184,8 +184,10 @@ async fn rewrite_objects(
             Ok(Ok(())) => progress.add_rewritten(&object),
             // It may concern this object alone. Whatever it is, the next round tries again.
             Ok(Err(kube::Error::Api(status))) => refused.push((object, status.message)),
-            // A server of the tenant's own may answer anything. That must not keep other resources from being rewritten.
-            Ok(Err(error)) if is_custom(resource) => refused.push((object, message(&error))),
+            // A server of the tenant's own may answer anything, and etcd may have a key that names no object. That must not keep others from being rewritten.
+            Ok(Err(error)) if is_custom(resource) || matches!(error, kube::Error::BuildRequest(_)) => {
+                refused.push((object, message(&error)));
+            }
             Ok(Err(error)) => failed = Some(error),
             Err(_) => refused.push((object, NOT_ANSWERED.to_owned())),
         }
@@ -299,16 +301,21 @@ mod tests {
     use http::{HeaderValue, Response, header::CONTENT_TYPE};
     use std::convert::Infallible;
 
-    /// What comes of an object if the API server answers so.
-    async fn rewritten(code: u16, body: Vec<u8>) -> Result<(), (u16, String)> {
-        let client = client_of(tower::service_fn(move |_: http::Request<Body>| {
+    /// A client whose API server answers so.
+    fn answering(code: u16, body: Vec<u8>) -> Client {
+        client_of(tower::service_fn(move |_: http::Request<Body>| {
             let mut answer = Response::new(Body::from(body.clone()));
             *answer.status_mut() = StatusCode::from_u16(code).unwrap();
             answer
                 .headers_mut()
                 .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
             async move { Ok::<_, Infallible>(answer) }
-        }));
+        }))
+    }
+
+    /// What comes of an object if the API server answers so.
+    async fn rewritten(code: u16, body: Vec<u8>) -> Result<(), (u16, String)> {
+        let client = answering(code, body);
         let kind = find_kind(&client, "secrets").await.unwrap().unwrap();
         match rewrite_object(&client, &kind, "team/a").await {
             Ok(()) => Ok(()),
@@ -328,6 +335,46 @@ mod tests {
         ] {
             assert_eq!(rewritten(code, body).await, expected, "{code}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_names_no_object_keeps_no_other_one_back() {
+        let client = answering(200, b"no object".to_vec());
+        let kind = find_kind(&client, "secrets").await.unwrap().unwrap();
+        let keys = ["team/".to_owned(), "team/a".to_owned()];
+        let mut progress = Rewriting::default();
+        let until = Instant::now() + LIMIT;
+        let pass = rewrite_objects(&client, ("secrets", Ok(kind)), &keys, until, &mut progress);
+        pass.await.unwrap();
+        let message = progress.describe();
+        assert!(
+            message.starts_with("1 objects were rewritten")
+                && message.contains("refused 1, the first is secrets team/: "),
+            "{message}"
+        );
+    }
+
+    /// Connections that end are no refusals: the page is looked at again, and its objects count once.
+    #[tokio::test]
+    async fn of_a_page_that_is_looked_at_again_only_what_is_stored_counts() {
+        let client = client_of(tower::service_fn(|request: http::Request<Body>| async move {
+            let path = request.uri().path();
+            if path.ends_with("/a") {
+                return Err(std::io::Error::other("the connection has ended"));
+            }
+            let mut answer = Response::new(Body::from(b"no object".to_vec()));
+            if path.ends_with("/b") {
+                *answer.status_mut() = StatusCode::FORBIDDEN;
+            }
+            Ok(answer)
+        }));
+        let kind = find_kind(&client, "secrets").await.unwrap().unwrap();
+        let keys = ["a", "b", "c"].map(|name| format!("team/{name}"));
+        let mut progress = Rewriting::default();
+        let until = Instant::now() + LIMIT;
+        let pass = rewrite_objects(&client, ("secrets", Ok(kind)), &keys, until, &mut progress);
+        assert!(pass.await.is_err());
+        assert_eq!(progress.found(), 1, "{}", progress.describe());
     }
 
     #[tokio::test]
