@@ -1,10 +1,8 @@
 //! What a tenant stores is encrypted. What decides is tested in `control_plane/encryption`.
 
-use super::{
-    super::{memory::Tenants, readable::LooksWhileAsleep},
-    fixture::Fixture,
-    sleep::{fall_asleep, set_mode, state},
-};
+mod looks;
+
+use super::{super::memory::Tenants, fixture::Fixture};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,7 +10,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::time::Instant;
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const REQUEST: &str = "berth.dev/encryption-key-rotation-requested-at";
@@ -309,56 +306,6 @@ async fn an_answer_that_cannot_be_read_keeps_no_other_resource_from_being_rewrit
     assert!(message.contains("apples.example.com a"), "{message}");
 }
 
-/// A tenant may have some hundred thousand objects, and all tenants are looked at when a class begins to encrypt.
-#[tokio::test(start_paused = true)]
-async fn a_look_at_many_objects_keeps_no_other_tenant_waiting() {
-    let mut fixture = Fixture::new();
-    fixture.stored.keys.store(50, Ordering::SeqCst);
-    for number in 0..10 {
-        set_value(&fixture, &format!("secrets/team/{number}"), "k8s\0");
-    }
-    fixture.stored.head_seconds.store(1, Ordering::SeqCst);
-    set_rules(&fixture, &json!({}));
-    let tenants = Arc::clone(&fixture.context.tenants);
-    let other = async {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        let begun = tokio::time::Instant::now();
-        drop(tenants.head_reading.lock().await);
-        begun.elapsed()
-    };
-    let reconciles = async {
-        for _ in 0..5 {
-            drop(Box::pin(fixture.reconcile()).await);
-        }
-    };
-    let ((), waited) = tokio::join!(reconciles, other);
-    let calls = fixture.script.calls();
-    let pages = calls
-        .iter()
-        .filter(|call| call.text == "datastore read secrets/")
-        .count();
-    assert!(pages >= 10, "{pages}");
-    assert!(waited <= Duration::from_secs(1), "{waited:?}");
-}
-
-/// The look at a tenant waits for its turn before each page, and each resource is a page at least.
-#[tokio::test(start_paused = true)]
-async fn a_look_at_many_resources_comes_to_an_end() {
-    let mut fixture = Fixture::new();
-    fixture.stored.keys.store(50, Ordering::SeqCst);
-    fixture.stored.head_seconds.store(4, Ordering::SeqCst);
-    let mut resources: Vec<String> = (10..30).map(|number| format!("r{number}.example.com")).collect();
-    resources.push("secrets".into());
-    set_value(&fixture, "example.com/r10/team/a", "k8s\0");
-    set_rules(&fixture, &json!({"resources": resources}));
-    for _ in 0..10 {
-        drop(Box::pin(fixture.reconcile()).await);
-    }
-    let calls = fixture.script.calls();
-    let is_last = |text: &str| text == "datastore read secrets/";
-    assert!(calls.iter().any(|call| is_last(&call.text)), "{calls:?}");
-}
-
 #[tokio::test]
 async fn control_that_is_killed_and_remembers_nothing_completes_a_change() {
     let mut fixture = ready().await;
@@ -467,88 +414,4 @@ async fn a_key_that_somebody_takes_out_of_the_secret_is_stored_again() {
     reconcile_some(&mut fixture, |_, _| {}).await;
     assert_eq!(pki(&fixture), before);
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
-}
-
-/// An encrypted tenant that sleeps, after control was started again.
-async fn asleep_after_a_restart() -> Fixture {
-    let mut fixture = ready().await;
-    set_rules(&fixture, &json!({}));
-    reconcile_some(&mut fixture, |_, _| {}).await;
-    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
-    fall_asleep(&mut fixture).await;
-    fixture.context.tenants = Arc::new(Tenants::default());
-    fixture
-}
-
-/// Whether a reconcile reads in etcd how Secrets are stored.
-async fn does_look(fixture: &mut Fixture) -> bool {
-    let before = fixture.count_calls();
-    drop(Box::pin(fixture.reconcile()).await);
-    let calls = fixture.script.calls().split_off(before);
-    calls.iter().any(|call| call.text.contains("datastore read secrets"))
-}
-
-/// Keeps tenants that sleep from being looked at, as if another one was looked at a moment ago.
-fn look_at_no_other(fixture: &Fixture) {
-    let mut looks = fixture.context.tenants.looks_while_asleep();
-    looks.end(Instant::now() + Duration::from_hours(1));
-}
-
-#[tokio::test]
-async fn a_tenant_that_sleeps_is_looked_at_once_and_only_if_no_other_tenant_is() {
-    let mut fixture = asleep_after_a_restart().await;
-    let is_prepared = |fixture: &Fixture| fixture.reason("InfrastructureReady") == (json!("True"), json!("Applied"));
-    let tenants = Arc::clone(&fixture.context.tenants);
-    let turn_of_another = tenants.head_reading.lock().await;
-    assert!(!does_look(&mut fixture).await && is_prepared(&fixture));
-    drop(turn_of_another);
-    look_at_no_other(&fixture);
-    assert!(!does_look(&mut fixture).await && is_prepared(&fixture));
-    *tenants.looks_while_asleep() = LooksWhileAsleep::default();
-    assert!(does_look(&mut fixture).await && is_prepared(&fixture));
-    *tenants.looks_while_asleep() = LooksWhileAsleep::default();
-    assert!(!does_look(&mut fixture).await, "all of it is known to be readable");
-    assert_eq!(
-        (state(&fixture), reason(&fixture).as_deref()),
-        (json!("Sleeping"), Some("Encrypted"))
-    );
-}
-
-#[tokio::test]
-async fn a_key_that_is_lost_is_noticed_while_the_tenant_sleeps() {
-    let mut fixture = asleep_after_a_restart().await;
-    set_value(&fixture, STORED[1], "k8s:enc:secretbox:v1:encryption-key-lost:\u{1}");
-    assert!(does_look(&mut fixture).await);
-    assert_eq!(
-        fixture.condition("InfrastructureReady").unwrap()["reason"],
-        "EncryptionKeyMissing"
-    );
-}
-
-#[tokio::test]
-async fn a_tenant_that_was_not_looked_at_while_it_slept_is_before_it_is_started() {
-    let mut fixture = asleep_after_a_restart().await;
-    look_at_no_other(&fixture);
-    assert!(!does_look(&mut fixture).await);
-    set_value(&fixture, STORED[1], "k8s:enc:secretbox:v1:encryption-key-lost:\u{1}");
-    set_mode(&fixture, "Awake");
-    let before = fixture.count_calls();
-    reconcile_some(&mut fixture, |_, _| {}).await;
-    assert_eq!(
-        fixture.condition("InfrastructureReady").unwrap()["reason"],
-        "EncryptionKeyMissing"
-    );
-    let calls = fixture.script.calls().split_off(before);
-    assert!(!calls.iter().any(|call| call.text.contains("runtime run")), "{calls:?}");
-    set_value(&fixture, STORED[1], &head(&fixture));
-    fixture.reconcile_until_ready().await;
-}
-
-#[tokio::test]
-async fn an_older_secret_is_noticed_at_once_although_the_tenant_sleeps() {
-    let mut fixture = asleep_after_a_restart().await;
-    look_at_no_other(&fixture);
-    // The status names another key than the Secret.
-    fixture.change_tenant(|cluster| cluster["status"]["encryption"]["keyName"] = "encryption-key-newer".into());
-    assert!(does_look(&mut fixture).await);
 }
