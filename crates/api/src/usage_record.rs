@@ -35,7 +35,21 @@ pub const MAX_USAGE_LINES: usize = 512;
         json_path = ".spec.meteredThrough",
         description = "Time since which usage is not recorded yet"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "In-Use",
+        type_ = "boolean",
+        json_path = ".spec.inUse",
+        priority = 1,
+        description = "Whether the tenant used something when its usage was recorded last"
+    ),
+    printcolumn(
+        name = "UID",
+        type_ = "string",
+        json_path = ".spec.tenant.uid",
+        priority = 1,
+        description = "UID of the TenantCluster"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.month == oldSelf.month")
@@ -148,19 +162,19 @@ pub struct ResourceHours {
 /// A resource of which usage is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum UsageResource {
-    /// GPUs of the nodes that are assigned to the tenant, whether or not a pod uses them. In GPU-seconds.
+    /// GPUs of the nodes that are assigned to the tenant, whether or not a pod uses them.
     #[serde(rename = "GPU")]
     Gpu,
-    /// The nodes that are assigned to the tenant, with and without GPUs. In node-seconds.
+    /// The nodes that are assigned to the tenant, with and without GPUs.
     Node,
-    /// CPU that the tenant's pods on shared nodes request. In seconds of a thousandth of a core.
+    /// CPU that the tenant's pods on shared nodes request.
     #[serde(rename = "CPU")]
     Cpu,
-    /// Memory that the tenant's pods on shared nodes request. In MiB-seconds.
+    /// Memory that the tenant's pods on shared nodes request.
     Memory,
-    /// Storage that the tenant's PersistentVolumeClaims request. In MiB-seconds.
+    /// Storage that the tenant's PersistentVolumeClaims request.
     Storage,
-    /// The control plane of the tenant, while it does not sleep. In seconds.
+    /// The control plane of the tenant, while it does not sleep.
     ControlPlane,
 }
 
