@@ -96,7 +96,8 @@ pub fn focus<'a>(
     provider: &str,
 ) -> Focus {
     let mut focus = Focus::default();
-    for record in records {
+    // What pools had is no charge.
+    for record in records.into_iter().filter(|record| !record.spec.tenant.is_pool()) {
         let Some(record) = in_scope(record, query) else {
             continue;
         };

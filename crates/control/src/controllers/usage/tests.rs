@@ -2,6 +2,7 @@
 
 mod nodes;
 mod objects;
+mod pools;
 mod records;
 mod summaries;
 
