@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_USAGE_LINES: usize = 512;
 
 /// What one tenant used in one month, in UTC. Control makes it, and keeps it when the tenant, its namespace or its Project is deleted. It
-/// has amounts and no prices: those are applied when a report is made. A record without a namespace says what a HostNodePool had, whoever had it.
+/// has amounts and no prices: those are applied when a report is made. A record without a namespace says what a HostNodePool had, with and without a tenant.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",

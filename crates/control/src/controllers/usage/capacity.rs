@@ -1,4 +1,4 @@
-//! What pools have, whoever has it. What no tenant had is what tenants leave of it.
+//! What pools have, with and without a tenant. What no tenant had is what tenants leave of it.
 
 use super::nodes::count_gpus;
 use berth_api::{HostNodePool, NodeMode, UsageResource, UsageTenant, names::TenantId};
