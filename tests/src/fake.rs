@@ -11,9 +11,8 @@ use axum::{
 use berth_api::names::TenantId;
 use berth_control::{
     control_plane::{API_SERVER, Component, Endpoints, Form, Ports, SYNCER, ServiceRange},
-    runtime::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError},
+    runtime::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError, free_ports},
 };
-use berth_process::free_port;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use rustls::{
     ServerConfig,
@@ -109,13 +108,7 @@ impl ControlPlaneRuntime for FakeRuntime {
     }
 
     fn allocate_ports(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
-        Ok(Ports {
-            api_server: free_port()?,
-            syncer_admin: free_port()?,
-            admission: free_port()?,
-            egress: free_port()?,
-            dns: free_port()?,
-        })
+        free_ports()
     }
 
     async fn find_endpoints(

@@ -2,6 +2,7 @@
 
 use crate::{
     changes::{Cached, Changes},
+    clock::Clock,
     gpu_pods::GpuPods,
     metered_use::MeteredUse,
     network::node_ports::NodePorts,
@@ -24,7 +25,11 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
-use kube::{ResourceExt, core::PartialObjectMeta, runtime::reflector::Store};
+use kube::{
+    Resource, ResourceExt,
+    core::PartialObjectMeta,
+    runtime::reflector::{self, Store},
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Pools by name, with the number of nodes that belong to each, assigned or not.
@@ -94,6 +99,42 @@ pub struct Stores {
 }
 
 impl Stores {
+    /// Views of a host that has no objects. `clock` is that by which uses are metered.
+    pub fn empty(clock: Clock) -> Self {
+        let slices = Arc::new(Slices::default());
+        Self {
+            tenants: empty(),
+            pools: empty(),
+            classes: empty(),
+            schedule_policies: empty(),
+            organizations: empty(),
+            projects: empty(),
+            manifests: empty(),
+            priority_classes: empty(),
+            nodes: empty(),
+            usage: Arc::default(),
+            workloads: Arc::default(),
+            gpu_pods: Arc::default(),
+            user_pods: Arc::default(),
+            pod_activity: Arc::default(),
+            node_ports: Arc::default(),
+            storage_claims: Arc::default(),
+            inline_volumes: Arc::default(),
+            metered: MeteredUse::new(clock, true),
+            devices: Arc::new(Devices::new(Arc::clone(&slices))),
+            slices,
+            shared_pods: Arc::default(),
+            placeholders: empty(),
+            team_namespaces: empty(),
+            namespaces: empty(),
+            network_policies: empty(),
+            tenant_nodes: empty(),
+            tenant_schedules: empty(),
+            changes: Arc::default(),
+            pools_with_nodes: Arc::default(),
+        }
+    }
+
     /// The pools, with the number of nodes that belong to each. Computed once for each change of them.
     pub fn pools_with_nodes(&self) -> Arc<PoolsWithNodes> {
         self.pools_with_nodes.get(self.changes.of_pools(), || {
@@ -126,4 +167,11 @@ impl Stores {
             .find(|project| project.metadata.name.as_deref() == owner);
         owner.is_some() && own.is_some_and(|project| project.limits_users())
     }
+}
+
+fn empty<K>() -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    reflector::store().0
 }

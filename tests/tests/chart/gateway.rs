@@ -1,19 +1,21 @@
 //! What the chart renders of the gateway.
 
-use crate::render::{named, template};
+use crate::render::{find, named, template};
 use serde_json::{Value, json};
 
 #[tokio::test]
 async fn the_gateway_and_control_agree_on_names() {
     let gateway = json!({"enabled": true, "domain": "clusters.example.com", "port": 8443});
     let all = template(&json!({"gateway": gateway})).await.unwrap();
-    let find = |name: &str| all.iter().find(|document| named(document) == name).unwrap();
-    let args = |name: &str| find(name)["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let args = |name: &str| find(&all, name).unwrap()["spec"]["template"]["spec"]["containers"][0]["args"].clone();
     let has = |args: &Value, flag: &str| args.as_array().unwrap().iter().any(|arg| arg == flag);
     let control = args("Deployment/berth-control");
     assert!(has(&control, "--gateway-domain=clusters.example.com") && has(&control, "--gateway-port=8443"));
     assert!(has(&args("Deployment/berth-gateway"), "--domain=clusters.example.com"));
-    assert_eq!(find("Service/berth-gateway")["spec"]["ports"][0]["port"], 8443);
+    assert_eq!(
+        find(&all, "Service/berth-gateway").unwrap()["spec"]["ports"][0]["port"],
+        8443
+    );
 }
 
 /// A pod that ends accepts connections until load balancers know, and ends only after its connections. A new one is known before.
@@ -22,10 +24,7 @@ async fn the_gateway_ends_after_load_balancers_know_and_its_connections_have_end
     for (delay, expected) in [(json!(null), 30), (json!(0), 0), (json!(90), 90)] {
         let gateway = json!({"enabled": true, "domain": "example.com", "drainTimeout": 600, "shutdownDelay": delay});
         let all = template(&json!({"gateway": gateway})).await.unwrap();
-        let deployment = all
-            .iter()
-            .find(|document| named(document) == "Deployment/berth-gateway")
-            .unwrap();
+        let deployment = find(&all, "Deployment/berth-gateway").unwrap();
         let pod = &deployment["spec"]["template"]["spec"];
         let args = pod["containers"][0]["args"].as_array().unwrap();
         assert!(
@@ -48,12 +47,11 @@ async fn the_gateway_may_patch_only_with_the_policy_that_confines_it() {
         let gateway = json!({"enabled": true, "domain": "clusters.example.com"});
         let values = json!({"gateway": gateway, "admissionPolicies": {"enabled": policies}});
         let all = template(&values).await.unwrap();
-        let find = |name: &str| all.iter().find(|document| named(document) == name);
         let rules = json!([
             {"apiGroups": ["berth.dev"], "resources": ["tenantclusters"], "verbs": verbs},
             {"apiGroups": [""], "resources": ["services"], "resourceNames": ["kube-apiserver"], "verbs": ["list", "watch"]},
         ]);
-        assert_eq!(find("ClusterRole/berth-gateway").unwrap()["rules"], rules);
+        assert_eq!(find(&all, "ClusterRole/berth-gateway").unwrap()["rules"], rules);
         if policies {
             let (outside, _) = berth_control::install::manifests::gateway_role();
             assert_eq!(
@@ -62,9 +60,12 @@ async fn the_gateway_may_patch_only_with_the_policy_that_confines_it() {
                 "a gateway that is no pod has the same rights"
             );
         }
-        assert_eq!(find("ValidatingAdmissionPolicy/berth-gateway").is_some(), policies);
         assert_eq!(
-            find("ValidatingAdmissionPolicyBinding/berth-gateway").is_some(),
+            find(&all, "ValidatingAdmissionPolicy/berth-gateway").is_some(),
+            policies
+        );
+        assert_eq!(
+            find(&all, "ValidatingAdmissionPolicyBinding/berth-gateway").is_some(),
             policies
         );
     }
@@ -74,11 +75,10 @@ async fn the_gateway_may_patch_only_with_the_policy_that_confines_it() {
 async fn replicas_of_the_gateway_are_spread_and_drained_one_after_the_other() {
     let gateway = |replicas: u32| json!({"gateway": {"enabled": true, "domain": "example.com", "replicas": replicas}});
     let all = template(&gateway(3)).await.unwrap();
-    let find = |name: &str| all.iter().find(|document| named(document) == name).unwrap();
-    let budget = &find("PodDisruptionBudget/berth-gateway")["spec"];
+    let budget = &find(&all, "PodDisruptionBudget/berth-gateway").unwrap()["spec"];
     assert_eq!(budget["maxUnavailable"], 1);
     assert_eq!(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow");
-    let pod = &find("Deployment/berth-gateway")["spec"]["template"]["spec"];
+    let pod = &find(&all, "Deployment/berth-gateway").unwrap()["spec"]["template"]["spec"];
     assert_eq!(
         pod["topologySpreadConstraints"][0]["topologyKey"],
         "topology.kubernetes.io/zone"
@@ -99,10 +99,7 @@ async fn a_tls_route_leads_all_names_to_the_gateway() {
     let route = json!({"enabled": true, "parentRefs": parents});
     let gateway = json!({"enabled": true, "domain": "clusters.example.com", "port": 8443, "tlsRoute": route});
     let all = template(&json!({"gateway": gateway})).await.unwrap();
-    let route = all
-        .iter()
-        .find(|document| named(document) == "TLSRoute/berth-gateway")
-        .unwrap();
+    let route = find(&all, "TLSRoute/berth-gateway").unwrap();
     assert_eq!(route["apiVersion"], "gateway.networking.k8s.io/v1");
     let expected = json!({"parentRefs": parents, "hostnames": ["*.clusters.example.com"],
         "rules": [{"backendRefs": [{"name": "berth-gateway", "port": 8443}]}]});

@@ -1,14 +1,13 @@
 //! What installers other than Helm itself make of the chart, what a host admits, and values that a file names and leaves empty.
 
-use crate::render::{named, template};
+use crate::render::{find, named, template};
 use berth_control::runtime::cluster::ClusterSettings;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// The document with this kind and name.
-fn find<'a>(all: &'a [Value], name: &str) -> &'a Value {
-    let found = all.iter().find(|document| named(document) == name);
-    found.unwrap_or_else(|| panic!("{name} is missing"))
+fn existing<'a>(all: &'a [Value], name: &str) -> &'a Value {
+    find(all, name).unwrap_or_else(|| panic!("{name} is missing"))
 }
 
 /// The Job that makes the certificates of etcd.
@@ -47,7 +46,7 @@ async fn there_is_a_quota_for_the_priority_classes_of_kubernetes() {
     });
     let classes: Vec<(String, &str)> = classes.filter(|(_, class)| class.starts_with("system-")).collect();
     assert_eq!(classes.len(), 3, "control, etcd and the gateway: {classes:?}");
-    let quota = &find(&all, "ResourceQuota/berth-critical-pods")["spec"];
+    let quota = &existing(&all, "ResourceQuota/berth-critical-pods")["spec"];
     let scope = &quota["scopeSelector"]["matchExpressions"][0];
     assert_eq!(scope["scopeName"], "PriorityClass");
     let covered = scope["values"].as_array().unwrap();
@@ -59,7 +58,7 @@ async fn there_is_a_quota_for_the_priority_classes_of_kubernetes() {
 /// What control reads of these values.
 async fn settings(values: &Value) -> ClusterSettings {
     let all = template(values).await.unwrap();
-    let settings = &find(&all, "ConfigMap/berth-control")["data"]["settings.json"];
+    let settings = &existing(&all, "ConfigMap/berth-control")["data"]["settings.json"];
     serde_json::from_str(settings.as_str().unwrap()).unwrap()
 }
 
@@ -76,7 +75,7 @@ async fn control_reads_settings_of_values_that_are_left_empty() {
 async fn a_number_of_members_that_is_left_empty_is_one() {
     let etcd = async |values: &Value| {
         let all = template(values).await.unwrap();
-        find(&all, "StatefulSet/berth-etcd").clone()
+        existing(&all, "StatefulSet/berth-etcd").clone()
     };
     let empty = etcd(&json!({"datastore": {"etcd": {"members": null}}})).await;
     assert_eq!(empty["spec"]["replicas"], 1);
@@ -93,7 +92,7 @@ async fn servers_that_are_only_slow_are_alive_and_ready() {
         ("Deployment/berth-control", 5),
         ("Deployment/berth-gateway", 5),
     ] {
-        let container = &find(&all, name)["spec"]["template"]["spec"]["containers"][0];
+        let container = &existing(&all, name)["spec"]["template"]["spec"]["containers"][0];
         let probes = ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| &container[probe]);
         let probes = probes.into_iter().filter(|probe| !probe.is_null());
         let timeouts: Vec<&Value> = probes.map(|probe| &probe["timeoutSeconds"]).collect();
@@ -110,7 +109,7 @@ async fn servers_that_are_only_slow_are_alive_and_ready() {
 async fn replicas_are_spread_over_zones() {
     let all = template(&json!({"datastore": {"etcd": {"members": 3}}})).await.unwrap();
     for name in ["Deployment/berth-control", "StatefulSet/berth-etcd"] {
-        let spec = &find(&all, name)["spec"]["template"];
+        let spec = &existing(&all, name)["spec"]["template"];
         let spread = &spec["spec"]["topologySpreadConstraints"][0];
         assert_eq!(spread["topologyKey"], "topology.kubernetes.io/zone", "{name}");
         // They select the pods themselves.
@@ -140,7 +139,7 @@ async fn a_forced_uninstallation_runs_nothing() {
 #[tokio::test]
 async fn the_job_that_cleans_up_sees_whether_control_is_installed() {
     let all = template(&json!({})).await.unwrap();
-    let rules = find(&all, "Role/berth-clean-up")["rules"].as_array().unwrap();
+    let rules = existing(&all, "Role/berth-clean-up")["rules"].as_array().unwrap();
     let reads = json!({"apiGroups": ["apps"], "resources": ["deployments"], "resourceNames": ["berth-control"], "verbs": ["get"]});
     assert!(rules.contains(&reads), "{rules:?}");
     let kinds: BTreeSet<&str> = all
@@ -160,7 +159,7 @@ async fn the_rights_to_clean_up_go_also_if_the_job_fails() {
         let annotation = document["metadata"]["annotations"][key].as_str();
         annotation.unwrap_or_default().to_owned()
     };
-    let of_job = |key: &str| annotation(find(&all, "Job/berth-clean-up"), key);
+    let of_job = |key: &str| annotation(existing(&all, "Job/berth-clean-up"), key);
     let weight = |text: String| text.parse::<i32>().unwrap();
     let kinds = [
         "ServiceAccount",
@@ -170,7 +169,7 @@ async fn the_rights_to_clean_up_go_also_if_the_job_fails() {
         "ClusterRoleBinding",
     ];
     for kind in kinds {
-        let document = find(&all, &format!("{kind}/berth-clean-up"));
+        let document = existing(&all, &format!("{kind}/berth-clean-up"));
         let policies = annotation(document, "helm.sh/hook-delete-policy");
         for policy in ["hook-succeeded", "hook-failed"] {
             assert!(policies.split(',').any(|one| one == policy), "{kind}: {policies}");

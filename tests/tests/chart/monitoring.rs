@@ -1,6 +1,6 @@
 //! Who collects the metrics of syncers, and how.
 
-use crate::render::{named, template};
+use crate::render::{find, template};
 use berth_api::{labels, names::WORKLOAD_NAMESPACE_PATTERN};
 use berth_control::{
     control_plane::SYNCER,
@@ -15,10 +15,6 @@ pub(crate) fn with_prometheus() -> Value {
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
     });
     json!({"networkPolicies": {"metricsFrom": [peer]}})
-}
-
-pub(crate) fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
-    all.iter().find(|document| named(document) == name)
 }
 
 /// Requirements of a namespace that is none of a tenant.

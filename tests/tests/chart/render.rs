@@ -53,6 +53,11 @@ pub(crate) fn named(document: &Value) -> String {
     format!("{}/{}", text(&document["kind"]), text(&document["metadata"]["name"]))
 }
 
+/// The document with this kind and name, such as `Service/berth-gateway`.
+pub(crate) fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
+    all.iter().find(|document| named(document) == name)
+}
+
 /// What differs from the rendering with the chart's own values: new and changed documents, and names of those that are gone.
 async fn difference(values: Value) -> Value {
     let (default, other) = (template(&json!({})).await.unwrap(), template(&values).await.unwrap());
@@ -202,7 +207,7 @@ async fn members_of_etcd_trust_an_authority_of_their_own() {
         let all = template(&json!({"datastore": {"etcd": {"members": members}}}))
             .await
             .unwrap();
-        let etcd = all.iter().find(|document| named(document) == "StatefulSet/berth-etcd");
+        let etcd = find(&all, "StatefulSet/berth-etcd");
         let pod = &etcd.unwrap()["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let secret_of = |flag: &str| {
@@ -290,9 +295,7 @@ async fn control_reads_the_metrics_of_gpus_where_the_values_say() {
     let url = "https://prometheus.monitoring.svc:9090";
     let values = json!({"gpuMetrics": {"url": url, "caSecret": "prometheus-ca", "tokenSecret": "prometheus-token"}});
     let all = template(&values).await.unwrap();
-    let control = all
-        .iter()
-        .find(|document| named(document) == "Deployment/berth-control");
+    let control = find(&all, "Deployment/berth-control");
     let pod = &control.unwrap()["spec"]["template"]["spec"];
     let args: Vec<&str> = pod["containers"][0]["args"]
         .as_array()
@@ -364,9 +367,7 @@ async fn control_keeps_records_of_usage_as_long_as_the_values_say() {
         (json!(null), None),
     ] {
         let all = template(&json!({ "metering": metering })).await.unwrap();
-        let control = all
-            .iter()
-            .find(|document| named(document) == "Deployment/berth-control");
+        let control = find(&all, "Deployment/berth-control");
         let args = &control.unwrap()["spec"]["template"]["spec"]["containers"][0]["args"];
         let mut args = args.as_array().unwrap().iter().filter_map(Value::as_str);
         assert_eq!(args.find(|arg| arg.starts_with("--usage-")), expected, "{metering}");

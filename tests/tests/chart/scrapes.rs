@@ -1,8 +1,8 @@
 //! What a real Prometheus takes of a syncer that has been taken over, if it scrapes as the chart's PodMonitor says.
 
 use crate::{
-    monitoring::{find, with_prometheus},
-    render::template,
+    monitoring::with_prometheus,
+    render::{find, template},
 };
 use axum::{
     Router,

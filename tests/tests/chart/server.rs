@@ -1,6 +1,6 @@
 //! A real API server reads what the chart renders.
 
-use crate::render::{named, template};
+use crate::render::{find, named, template};
 use berth_local::{NodePlan, TestHost};
 use berth_tests::{helm::chart, objects::apply, wait::until};
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
@@ -153,10 +153,7 @@ async fn an_upgrade_loses_no_database(host: &TestHost, client: &Client) {
     let own =
         json!({"etcd": {"enabled": false}, "external": {"authoritySecret": "ca", "endpoints": ["https://e:2379"]}});
     let all = template(&json!({"datastore": own})).await.unwrap();
-    let mut all = all.iter();
-    let control = all
-        .find(|document| named(document) == "Deployment/berth-control")
-        .unwrap();
+    let control = find(&all, "Deployment/berth-control").unwrap();
     apply(client, "", control).await.unwrap();
     let answer = upgrade("etcd.enabled=true").await;
     assert!(answer.contains(message), "{answer}");

@@ -4,7 +4,7 @@
 pub mod cluster;
 mod process;
 
-pub use process::{ProcessRuntime, ProcessRuntimeConfig, kubeconfig_path};
+pub use process::{ProcessRuntime, ProcessRuntimeConfig, free_ports, kubeconfig_path};
 
 use crate::{
     apply::{Applier, ApplyError},

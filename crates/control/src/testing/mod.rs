@@ -5,6 +5,7 @@ mod runtime;
 mod stores;
 
 pub(crate) use api::{NEVER_ENDS, ScriptedApi};
+pub(crate) use json_patch::merge;
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
@@ -38,26 +39,6 @@ pub(crate) fn make_unreadable(object: &mut Value) {
     let deep = (0..200).fold(json!({}), |inner, _| json!({"f:a": inner}));
     let writer = json!({"manager": "x", "operation": "Update", "apiVersion": "v1", "time": LATE, "fieldsType": "FieldsV1", "fieldsV1": deep});
     object["metadata"]["managedFields"] = json!([writer]);
-}
-
-/// Changes an object by a merge patch (RFC 7386): null removes.
-pub(crate) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in fields {
-        if value.is_null() {
-            if let Some(object) = target.as_object_mut() {
-                object.remove(key);
-            }
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }
 
 /// All calls that a controller makes, in order, and which of them fails.

@@ -1,12 +1,8 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::{changes::Changes, clock::Clock, metered_use::MeteredUse, published_nodes::PublishedNode, stores::Stores};
+use crate::{changes::Changes, clock::Clock, published_nodes::PublishedNode, stores::Stores};
 use berth_api::{HostNodePool, Organization, Project, SchedulePolicy, TenantClass, TenantCluster, TenantSchedule};
-use berth_node_lifecycle::{
-    demand::WorkloadIndex,
-    devices::{Devices, Slices},
-};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Node},
     networking::v1::NetworkPolicy,
@@ -16,7 +12,7 @@ use kube::{
     Resource,
     core::PartialObjectMeta,
     runtime::{
-        reflector::{self, Store, store::Writer},
+        reflector::{self, store::Writer},
         watcher::Event,
     },
 };
@@ -63,8 +59,8 @@ impl StoreWriters {
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
         let (tenant_schedules, tenant_schedule_writer) = reflector::store();
-        let slices = Arc::new(Slices::default());
-        let changes = Arc::new(Changes::default());
+        let others = Stores::empty(Clock::default());
+        let changes = Arc::clone(&others.changes);
         let stores = Stores {
             tenants,
             pools,
@@ -75,26 +71,12 @@ impl StoreWriters {
             manifests,
             priority_classes,
             nodes,
-            usage: Arc::default(),
-            workloads: Arc::new(WorkloadIndex::default()),
-            gpu_pods: Arc::default(),
-            user_pods: Arc::default(),
-            pod_activity: Arc::default(),
-            node_ports: Arc::default(),
-            storage_claims: Arc::default(),
-            inline_volumes: Arc::default(),
-            metered: MeteredUse::new(Clock::default(), true),
-            devices: Arc::new(Devices::new(Arc::clone(&slices))),
-            slices,
-            shared_pods: Arc::default(),
-            placeholders: empty(),
-            team_namespaces,
             namespaces,
+            team_namespaces,
             network_policies,
             tenant_nodes,
             tenant_schedules,
-            changes: Arc::clone(&changes),
-            pools_with_nodes: Arc::default(),
+            ..others
         };
         let writers = Self {
             tenants: tenant_writer,
@@ -139,13 +121,6 @@ impl StoreWriters {
         fill(&mut self.tenant_schedules, host, "/tenantschedules/");
         self.changes.count_all();
     }
-}
-
-fn empty<K>() -> Store<K>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    reflector::store().0
 }
 
 fn fill<K>(writer: &mut Writer<K>, host: &ScriptedApi, part: &str)

@@ -1,5 +1,6 @@
 use super::*;
 use berth_api::OwnerSuspend;
+use json_patch::merge;
 use proptest::prelude::*;
 
 fn now() -> Timestamp {
@@ -16,21 +17,6 @@ fn deployment(wanted: u32, existing: u32) -> Value {
 
 /// A merge patch, as API servers carry it out.
 fn apply(object: &Value, patch: &Value) -> Value {
-    fn merge(into: &mut Value, patch: &Value) {
-        let Some(fields) = patch.as_object() else {
-            *into = patch.clone();
-            return;
-        };
-        for (key, value) in fields {
-            if value.is_null() {
-                if let Some(into) = into.as_object_mut() {
-                    into.remove(key);
-                }
-            } else {
-                merge(&mut into[key.as_str()], value);
-            }
-        }
-    }
     assert_eq!(
         patch["metadata"]["resourceVersion"],
         object["metadata"]["resourceVersion"]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::node::{autoscalers, is_available, taints};
+use json_patch::merge;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::{Value, json};
 
@@ -15,24 +16,6 @@ pub(super) fn node() -> Node {
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
-}
-
-/// Changes an object by a merge patch (RFC 7386): null removes.
-pub(crate) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }
 
 /// A node after a merge patch.

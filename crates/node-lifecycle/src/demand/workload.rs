@@ -176,7 +176,7 @@ fn convert_units(requests: &Requests, round: impl Fn(i128, i128) -> i128) -> Amo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assignment::tests::merge;
+    use json_patch::merge;
     use serde_json::{Value, json};
 
     fn pod(more: &Value) -> Workload {

@@ -3,6 +3,7 @@
 mod capacity;
 mod growth;
 mod nodes;
+mod planner_nodes;
 mod quotas;
 mod repairs;
 mod tenants;
@@ -26,7 +27,8 @@ use berth_planner::{Fleet, Order, Pool, Reclaim, Tenant, UnusedNodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube_core::ResourceExt;
-use nodes::{ObservedNode, devices_by_pool, group_by_pool, observe_nodes, planner_node};
+use nodes::{ObservedNode, devices_by_pool, group_by_pool, observe_nodes};
+use planner_nodes::planner_node;
 use repairs::Repairs;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -2,14 +2,15 @@
 
 use super::{SnapshotInput, TenantInput, WithdrawnNodes, build_snapshot};
 use crate::{
-    Assignment, AssignmentState, assignment::tests::merge, demand::Workload, devices::Devices, idle::IdleTracker,
-    platform_pods::NodeUse, rejections::RejectedNodes,
+    Assignment, AssignmentState, demand::Workload, devices::Devices, idle::IdleTracker, platform_pods::NodeUse,
+    rejections::RejectedNodes,
 };
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeGroup, ScheduleState, TenantCluster, TenantClusterSpec, labels, names::TenantId,
 };
 use berth_planner::Fleet;
 use jiff::Timestamp;
+use json_patch::merge;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};

@@ -11,26 +11,21 @@ use axum::{
 };
 use berth_api::{HostNodePool, Project, TenantCluster, labels, names::TenantId};
 use berth_control::{
-    changes::Changes,
     clock::Clock,
     controllers::{
         USAGE_RETENTION_MONTHS,
         usage::{UsageContext, UsageState, reconcile},
     },
-    metered_use::{ClaimUse, MeteredUse, Using},
+    metered_use::{ClaimUse, Using},
     metrics::UsageMetrics,
     stores::Stores,
-};
-use berth_node_lifecycle::{
-    demand::WorkloadIndex,
-    devices::{Devices, Slices},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Client, Resource,
     runtime::{
-        reflector::{self, Store, store::Writer},
+        reflector::{self, store::Writer},
         watcher::Event,
     },
 };
@@ -180,7 +175,13 @@ fn stores(options: Options, clock: &Clock) -> Stores {
         &mut of_nodes,
         (0..options.nodes).map(|at| node(at, at % options.tenants, ago(at))),
     );
-    let metered = MeteredUse::new(clock.clone(), true);
+    let stores = Stores {
+        tenants,
+        pools,
+        projects,
+        nodes,
+        ..Stores::empty(clock.clone())
+    };
     for claim in 0..options.tenants * CLAIMS_OF_TENANT {
         let tenant = claim % options.tenants;
         let using = Using {
@@ -191,49 +192,12 @@ fn stores(options: Options, clock: &Clock) -> Stores {
             },
             since: ago(claim),
         };
-        metered
+        stores
+            .metered
             .claims
             .put(&format!("{}/data-{claim}", namespace(tenant)), Some(using), now);
     }
-    let slices = Arc::new(Slices::default());
-    Stores {
-        tenants,
-        pools,
-        classes: empty(),
-        schedule_policies: empty(),
-        organizations: empty(),
-        projects,
-        manifests: empty(),
-        priority_classes: empty(),
-        nodes,
-        usage: Arc::default(),
-        workloads: Arc::new(WorkloadIndex::default()),
-        gpu_pods: Arc::default(),
-        user_pods: Arc::default(),
-        pod_activity: Arc::default(),
-        node_ports: Arc::default(),
-        storage_claims: Arc::default(),
-        inline_volumes: Arc::default(),
-        metered,
-        devices: Arc::new(Devices::new(Arc::clone(&slices))),
-        slices,
-        shared_pods: Arc::default(),
-        placeholders: empty(),
-        team_namespaces: empty(),
-        namespaces: empty(),
-        network_policies: empty(),
-        tenant_nodes: empty(),
-        tenant_schedules: empty(),
-        changes: Arc::new(Changes::default()),
-        pools_with_nodes: Arc::default(),
-    }
-}
-
-fn empty<K>() -> Store<K>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    reflector::store().0
+    stores
 }
 
 fn fill<K>(writer: &mut Writer<K>, objects: impl IntoIterator<Item = Value>)

@@ -3,7 +3,7 @@
 
 use super::{
     IdleGpusContext,
-    judge::{self, Confirmed},
+    decisions::{self, Confirmed},
     stop,
     tenants::{InTenant, Memory, ObservedTenant},
     turns::{PATIENCE, Turns},
@@ -114,7 +114,7 @@ pub(super) async fn reclaim<'a>(context: &'a IdleGpusContext, memory: &mut Memor
             }
         };
         memory.attempts.note_tried(decision, context.clock.now().as_second());
-        if let Some(confirmed) = judge::find_due(&known.confirmed, tenant, decision) {
+        if let Some(confirmed) = decisions::find_due(&known.confirmed, tenant, decision) {
             let patience = if memory.inside(tenant).pace.is_late() {
                 Duration::ZERO
             } else {
@@ -148,7 +148,7 @@ async fn ask<'a>(
     about: Vec<Due<'a>>,
 ) -> Result<Answer<'a>, QueryError> {
     let asked = Instant::now();
-    let confirmed = judge::confirm(context, memory, &about, MAX_AGE).await?;
+    let confirmed = decisions::confirm(context, memory, &about, MAX_AGE).await?;
     Ok(Answer {
         asked,
         about,

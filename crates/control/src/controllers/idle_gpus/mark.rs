@@ -3,7 +3,7 @@
 //! Who reads a Deployment need not know its pods. The annotation is information: nothing is decided by it, and the team may remove it.
 
 use super::{
-    inside::Found,
+    mark_and_restore::Found,
     owners::{OwnerKey, TenantObjects, pod_key},
     tenants::{Memory, ObservedTenant},
     waits::ObjectError,

@@ -3,11 +3,11 @@
 //! | file | what |
 //! |---|---|
 //! | `collect` | reads the metrics: a few queries that Prometheus aggregates |
-//! | `judge` | decides about the workloads of a tenant |
+//! | `decisions` | decides about the workloads of a tenant |
 //! | `tenants` | the tenants, the rules of their classes, and where their workloads were |
 //! | `status` | writes what was found into the status of the TenantCluster: the next control continues from there |
 //! | `warn` | conditions and Events on host pods, which the syncers carry into the tenants |
-//! | `inside` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
+//! | `mark_and_restore` | looks into tenants: `mark` annotates pods and owners, `restore` starts stopped owners again |
 //! | `owners` | finds and changes owners in a tenant |
 //! | `waits` | how long a pass waits for a tenant, and for what in it |
 //! | `turns` | whose turn it is, and what goes on beside a tenant that takes long |
@@ -19,10 +19,10 @@
 //! Prometheus changes nothing but this: workloads on their way to an eviction wait.
 
 mod collect;
+mod decisions;
 mod evict;
-mod inside;
-mod judge;
 mod mark;
+mod mark_and_restore;
 mod nodes;
 #[cfg(test)]
 mod owner_tests;
@@ -55,9 +55,9 @@ use berth_idle_reclaim::{
     pod::GpuPod,
     question::Questions,
 };
-use inside::Found;
-use judge::Moment;
+use decisions::Moment;
 use kube::Client;
+use mark_and_restore::Found;
 use nodes::UnrequestedByTenant;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tenants::{Memory, ObservedTenant};
@@ -163,7 +163,7 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
         .map(|(tenant, decisions)| (tenant, Found::Decisions(decisions)));
     let without = off.iter().map(|(tenant, pods)| (tenant, Found::Off(pods)));
     let found: Vec<_> = with_decisions.chain(without).collect();
-    inside::update(context, memory, &found).await;
+    mark_and_restore::update(context, memory, &found).await;
     evict::reclaim(context, memory, written.iter().flat_map(due_of).collect()).await;
     context
         .metrics

@@ -1,6 +1,6 @@
 //! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
 
-use super::{ANNOTATIONS, downward, gang, metadata_size, placement, spec, status, token, trust, update};
+use super::{ANNOTATIONS, downward, gang, metadata_size, placement, secret_size, spec, status, token, update};
 use crate::{
     kinds::{network_policy::isolation, node},
     model::{Cache, KindId, json, resource::Name},
@@ -67,7 +67,7 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         sizes::check(sizes::RUNNING_POD, whole, &object, issues);
         sizes::check_pod_bytes(whole, &object, issues);
         namespace_labels::check(cache, &name.namespace, issues);
-        trust::check_bytes(cache, pod, issues);
+        secret_size::check_bytes(cache, pod, issues);
     }
     object
 }

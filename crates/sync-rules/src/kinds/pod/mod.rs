@@ -18,6 +18,7 @@
 //! | status, node | from the host | `status` |
 //! | endpoints of Services, for the egress broker | what is known of both sides | `endpoint` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
+//! | size of that Secret, with certificates and trust bundles | limited | `secret_size` |
 //!
 //! The tenant has neither scheduler nor kubelet: the host's scheduler places the host pod, the syncer binds the
 //! tenant's pod to the same node and reports what the host's kubelet reports.
@@ -37,6 +38,7 @@ mod own_labels;
 pub mod placement;
 mod removal;
 mod scheduling;
+pub mod secret_size;
 mod security;
 pub mod shape;
 mod shared;

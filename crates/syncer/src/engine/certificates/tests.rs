@@ -62,6 +62,6 @@ async fn the_secret_says_how_large_the_certificates_of_a_signer_are() {
     let secret = json!({"metadata": {"annotations": annotations}});
     assert_eq!(certificate::sizes(&secret)["0-0"], bytes);
     let bundles = trust::Bundles::default();
-    let expected = trust::secret_bytes(&pod.object(), &bundles, &certificate::sizes(&secret));
+    let expected = secret_size::secret_bytes(&pod.object(), &bundles, &certificate::sizes(&secret));
     assert_eq!(expected, bytes, "other writes count the same");
 }

@@ -35,7 +35,7 @@ fn both_idle(world: &World) -> [Decision; 2] {
 async fn write_warnings(world: &mut World, decisions: &[Decision]) {
     let tenants = tenants::observe(&world.fleet.context.stores);
     let found = [(&tenants[0], Found::Decisions(decisions))];
-    inside::update(&world.fleet.context, &mut world.fleet.memory, &found).await;
+    mark_and_restore::update(&world.fleet.context, &mut world.fleet.memory, &found).await;
 }
 
 fn is_warned(world: &World, path: &str) -> bool {

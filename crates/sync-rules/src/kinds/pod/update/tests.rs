@@ -1,0 +1,155 @@
+use super::*;
+use berth_api::pod_labels;
+
+fn host(image: &str, cpu: &str) -> Value {
+    json!({"metadata": {"labels": {"a": "b"}}, "spec": {
+        "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}, "env": [{"name": "A", "value": "1"}]}],
+        "tolerations": [{"key": "k"}]
+    }})
+}
+
+#[test]
+fn updates_remove_only_what_came_from_the_tenant() {
+    let mut old = host("old", "1");
+    old["metadata"]["labels"] = json!({"app": "a", "kept": "k"});
+    let mut live = old.clone();
+    live["metadata"]["annotations"] = json!({labels::APPLIED_KEYS: applied_keys(&old), "sidecar": "injected"});
+    live["metadata"]["labels"]["injected"] = "by-webhook".into();
+    live["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "injected", "image": "sidecar"}));
+    live["spec"]["tolerations"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"key": "host-added"}));
+    live["spec"]["schedulingGates"] = json!([{"name": "kueue"}]);
+    let mut desired = host("new", "1");
+    desired["metadata"]["labels"] = json!({"kept": "k", "new": "n"});
+    desired["metadata"]["annotations"] = json!({labels::APPLIED_KEYS: applied_keys(&desired)});
+    desired["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "changed later"}]);
+    desired["spec"]["tolerations"] = json!([{"key": "more"}]);
+    let writes = update(&desired, &live);
+    let [HostWrite::Merge(patch)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
+    insta::assert_yaml_snapshot!(patch);
+}
+
+fn open(pod: &mut Value) {
+    for key in [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS] {
+        pod["metadata"]["labels"][key] = labels::NETWORK_OPEN.into();
+    }
+    pod["metadata"]["labels"][pod_labels::host_key("app")] = "a".into();
+    pod["metadata"]["annotations"] = json!({labels::APPLIED_HASH: "h", "downward.berth.dev/x": "a=b"});
+    pod["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(pod).into();
+}
+
+#[test]
+fn what_closes_a_pod_does_not_wait_for_a_resize() {
+    let mut live = host("image", "1");
+    open(&mut live);
+    let mut desired = host("image", "2");
+    open(&mut desired);
+    assert!(matches!(
+        update(&desired, &live).as_slice(),
+        [HostWrite::Patch {
+            subresource: "resize",
+            ..
+        }]
+    ));
+    let closed = desired["metadata"]["labels"].as_object_mut().unwrap();
+    closed.remove(labels::NETWORK_EGRESS);
+    desired["metadata"]["annotations"][labels::APPLIED_HASH] = "other".into();
+    desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
+    let writes = update(&desired, &live);
+    let [
+        HostWrite::Patch { subresource: "", patch },
+        HostWrite::Patch {
+            subresource: "resize", ..
+        },
+    ] = writes.as_slice()
+    else {
+        panic!("{writes:?}")
+    };
+    assert_eq!(patch["metadata"]["labels"], json!({labels::NETWORK_EGRESS: null}));
+    let annotations: Vec<&String> = patch["metadata"]["annotations"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        annotations,
+        [labels::APPLIED_KEYS],
+        "the hash is written when all is done"
+    );
+}
+
+#[test]
+fn what_closes_a_pod_can_be_written_alone() {
+    let mut live = host("image", "1");
+    open(&mut live);
+    let mut desired = live.clone();
+    assert_eq!(closing_patch(&desired, &live), None);
+    desired["metadata"]["labels"] = json!({"listed": "l", labels::NETWORK_DNS: labels::NETWORK_OPEN, labels::NETWORK_INGRESS: labels::NETWORK_OPEN});
+    desired["metadata"]["labels"][pod_labels::host_key("tier")] = "t".into();
+    desired["metadata"]["annotations"] = json!({"note": "long"});
+    desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
+    let patch = closing_patch(&desired, &live).unwrap();
+    let expected =
+        json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
+    assert_eq!(patch, json!({"metadata": {"labels": expected}}));
+}
+
+#[test]
+fn annotations_that_are_no_longer_allowed_go_alone() {
+    let mut live = host("image", "1");
+    live["metadata"]["annotations"] = json!({"example.com/order": "o", "example.com/kept": "k"});
+    live["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&live).into();
+    live["metadata"]["annotations"]["sidecar"] = "injected".into();
+    let mut desired = live.clone();
+    desired["metadata"]["annotations"] = json!({"example.com/kept": "longer", "example.com/more": "m"});
+    desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
+    let patch = closing_patch(&desired, &live).unwrap();
+    assert_eq!(patch, json!({"metadata": {"annotations": {"example.com/order": null}}}));
+    live["metadata"]["annotations"]
+        .as_object_mut()
+        .unwrap()
+        .remove("example.com/order");
+    assert_eq!(closing_patch(&desired, &live), None, "once, whatever is on record");
+}
+
+#[test]
+fn values_of_the_downward_api_stay_while_they_are_left_out() {
+    let mut live = host("image", "1");
+    open(&mut live);
+    let mut desired = live.clone();
+    desired["metadata"]["annotations"] = json!({});
+    desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
+    let changes = changed_entries(&desired, &live, "annotations").unwrap();
+    assert!(
+        !changes.keys().any(|key| key.starts_with(labels::DOWNWARD_FIELDS)),
+        "{changes:?}"
+    );
+}
+
+#[test]
+fn resources_and_ephemeral_containers_go_through_their_subresources_first() {
+    let live = host("image", "1");
+    let mut desired = host("image", "2");
+    desired["spec"]["ephemeralContainers"] = json!([{"name": "debug"}]);
+    let subresources: Vec<_> = update(&desired, &live)
+        .into_iter()
+        .map(|write| match write {
+            HostWrite::Patch { subresource, .. } => subresource,
+            HostWrite::Apply(_) | HostWrite::Merge(_) => "",
+        })
+        .collect();
+    assert_eq!(subresources, ["resize", "ephemeralcontainers"]);
+}
+
+#[test]
+fn the_hash_covers_mutable_fields_only() {
+    let hash = |pod: &Value| json::hash(&mutable_part(pod));
+    let mut other = host("a", "1");
+    other["spec"]["containers"][0]["env"] = json!([]);
+    assert_eq!(hash(&host("a", "1")), hash(&other));
+    assert_ne!(hash(&host("a", "1")), hash(&host("b", "1")));
+    assert_ne!(hash(&host("a", "1")), hash(&host("a", "2")));
+}
