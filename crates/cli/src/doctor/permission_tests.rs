@@ -24,7 +24,7 @@ fn each_right_that_control_lacks_is_named() {
             },
         ),
         ("the RoleBinding berth-system/berth-control is missing", |facts| {
-            facts.role_bindings = Ok(Vec::new())
+            facts.role_bindings = Ok(Vec::new());
         }),
         ("the ClusterRoleBinding berth-control-kinds is missing", |facts| {
             drop(facts.cluster_role_bindings.as_mut().unwrap().pop());
@@ -116,4 +116,57 @@ fn a_gateway_needs_its_rights() {
     assert_eq!(missing_rights(&facts), [expected]);
     facts.policies = Ok(Vec::new());
     assert_eq!(missing_rights(&facts), Vec::<String>::new());
+}
+
+/// Who may read some of it is shown what is wrong with that, and what could not be read, each once.
+#[test]
+fn what_cannot_be_read_is_never_ok_and_said_once() {
+    type Change = fn(&mut Facts);
+    fn deny<T>(what: &str) -> Read<T> {
+        Err(format!("{what} is forbidden"))
+    }
+    let of_permissions = |facts: &Facts| -> Vec<(Level, String)> {
+        let results = check(facts).into_iter().filter(|result| result.check == "permissions");
+        results.map(|result| (result.level, result.message)).collect()
+    };
+    let cases: [(&str, Change); 8] = [
+        ("clusterroles", |facts| facts.cluster_roles = deny("clusterroles")),
+        ("clusterrolebindings", |facts| {
+            facts.cluster_role_bindings = deny("clusterrolebindings");
+        }),
+        ("roles", |facts| facts.roles = deny("roles")),
+        ("rolebindings", |facts| facts.role_bindings = deny("rolebindings")),
+        ("cronjobs", |facts| facts.certificates_job = deny("cronjobs")),
+        ("deployments", |facts| {
+            facts.control = deny("deployments");
+            facts.gateway = deny("deployments");
+        }),
+        // Without it, it is not known whom the bindings are for.
+        ("deployments", |facts| facts.control = deny("deployments")),
+        // What the gateway needs depends on them.
+        ("policies", |facts| {
+            let (role, binding) = manifests::gateway_role();
+            facts.cluster_roles.as_mut().unwrap().push(role);
+            facts.cluster_role_bindings.as_mut().unwrap().push(binding);
+            facts.policies = deny("policies");
+        }),
+    ];
+    for (what, change) in cases {
+        let mut facts = healthy();
+        change(&mut facts);
+        let expected = format!("could not be checked: {what} is forbidden");
+        assert_eq!(of_permissions(&facts), [(Level::Warning, expected)]);
+    }
+    // Other errors in between.
+    let mut facts = healthy();
+    facts.cluster_roles = deny("clusterroles");
+    facts.roles = deny("roles");
+    facts.cluster_role_bindings = deny("clusterrolebindings");
+    assert_eq!(of_permissions(&facts).len(), 3, "{:?}", of_permissions(&facts));
+    // What is known to be wrong is shown all the same.
+    let mut facts = healthy();
+    facts.roles = deny("roles");
+    drop(facts.cluster_roles.as_mut().unwrap().remove(0));
+    let levels: Vec<Level> = of_permissions(&facts).into_iter().map(|(level, _)| level).collect();
+    assert_eq!(levels, [Level::Problem, Level::Warning]);
 }

@@ -17,12 +17,19 @@ const CHECK: &str = "permissions";
 /// The rights of control, and of the gateway and the Jobs for etcd's certificates, if there are these. Hooks of the chart have theirs only while they
 /// run.
 pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
-    let mut results = check_cluster_roles(facts);
-    results.extend(check_roles(facts));
-    results.extend(check_cluster_role_bindings(facts));
-    results.extend(check_gateway(facts));
-    // What may not be read is said once.
-    results.dedup();
+    let all = [
+        check_cluster_roles(facts),
+        check_roles(facts),
+        check_cluster_role_bindings(facts),
+        check_gateway(facts),
+    ];
+    let mut results: Vec<CheckResult> = Vec::new();
+    for result in all.into_iter().flatten() {
+        // What may not be read is said once.
+        if !results.contains(&result) {
+            results.push(result);
+        }
+    }
     if results.is_empty() {
         results.push(CheckResult::ok(
             CHECK,
@@ -80,10 +87,14 @@ fn check_roles(facts: &Facts) -> Vec<CheckResult> {
             return vec![CheckResult::unknown(CHECK, error)];
         }
     };
+    let control = match control_account(facts) {
+        Ok(account) => account,
+        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
+    };
     let of_certificates = job
         .as_ref()
         .map(|_| (manifests::certificates_role(), Some(system::CERTIFICATES)));
-    let all = [(manifests::role(), control_account(facts))];
+    let all = [(manifests::role(), control)];
     let mut results = Vec::new();
     for (wanted, account) in all.into_iter().chain(of_certificates) {
         let name = wanted.name_any();
@@ -112,16 +123,20 @@ fn check_roles(facts: &Facts) -> Vec<CheckResult> {
     results
 }
 
-/// The ServiceAccount of control. Without a Deployment, control has a user of another name. Whether the Deployment can be read is another check.
-fn control_account(facts: &Facts) -> Option<&'static str> {
-    let deployment = facts.control.as_ref().ok()?.as_ref();
-    deployment.map(|_| system::CONTROL)
+/// The ServiceAccount of control. Without a Deployment, control has a user of another name. An error if it is not known whether there is one.
+fn control_account(facts: &Facts) -> Result<Option<&'static str>, &String> {
+    let deployment = facts.control.as_ref()?;
+    Ok(deployment.as_ref().map(|_| system::CONTROL))
 }
 
 /// The bindings of control's ClusterRoles.
 fn check_cluster_role_bindings(facts: &Facts) -> Vec<CheckResult> {
     let installed = match &facts.cluster_role_bindings {
         Ok(installed) => installed,
+        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
+    };
+    let account = match control_account(facts) {
+        Ok(account) => account,
         Err(error) => return vec![CheckResult::unknown(CHECK, error)],
     };
     let wanted = manifests::cluster_role_bindings(system::CONTROL);
@@ -132,7 +147,7 @@ fn check_cluster_role_bindings(facts: &Facts) -> Vec<CheckResult> {
             &format!("ClusterRoleBinding {name}"),
             ("ClusterRole", wanted.role_ref.name.as_str()),
             found.map(|found| (&found.role_ref, found.subjects.as_deref())),
-            control_account(facts),
+            account,
         )
     });
     faults.collect()
@@ -150,6 +165,10 @@ fn check_gateway(facts: &Facts) -> Vec<CheckResult> {
     if role.is_none() && deployment.is_none() {
         return Vec::new();
     }
+    let policies = match &facts.policies {
+        Ok(policies) => policies,
+        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
+    };
     let (wanted, _) = manifests::gateway_role();
     let mut results = Vec::new();
     let place = format!("the ClusterRole {}", system::GATEWAY);
@@ -158,11 +177,10 @@ fn check_gateway(facts: &Facts) -> Vec<CheckResult> {
         Some(role) => {
             let mut rules = wanted.rules.unwrap_or_default();
             // The chart grants it only with the policy that leaves one annotation of it.
-            let mut policies = facts.policies.iter().flatten();
-            if !policies.any(|policy| policy.name_any() == system::GATEWAY) {
-                rules
-                    .iter_mut()
-                    .for_each(|rule| rule.verbs.retain(|verb| verb != "patch"));
+            if !policies.iter().any(|policy| policy.name_any() == system::GATEWAY) {
+                for rule in &mut rules {
+                    rule.verbs.retain(|verb| verb != "patch");
+                }
             }
             results.extend(check_rules(
                 &place,

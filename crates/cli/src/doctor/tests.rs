@@ -346,7 +346,7 @@ fn what_cannot_be_read_is_a_warning() {
     // The Lease alone does not say whether the Deployment is well.
     let mut facts = healthy();
     facts.control = Err("forbidden".into());
-    assert_eq!(faults(&facts), ["control: Warning"]);
+    assert_eq!(faults(&facts), ["permissions: Warning", "control: Warning"]);
 }
 
 /// A user who may read nothing sees no check that is ok.
