@@ -1,9 +1,9 @@
 //! What pools have, with and without a tenant. What no tenant had is what tenants leave of it.
 
 use super::nodes::count_gpus;
-use berth_api::{HostNodePool, NodeMode, UsageResource, UsageTenant, names::TenantId};
+use berth_api::{HostNodePool, UsageResource, UsageTenant, names::TenantId};
 use berth_metering::{Identity, Item, LineKey};
-use berth_node_lifecycle::PoolSelectors;
+use berth_node_lifecycle::{Assignment, PoolSelectors};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -21,7 +21,7 @@ pub(super) fn identities(pools: &HashMap<String, Arc<HostNodePool>>, now: Timest
 /// What the records of a pool say of it. None if it has none.
 pub(super) fn owner_of(pool: &HostNodePool) -> Option<UsageTenant> {
     // Nodes of shared pools have no tenant.
-    if pool.spec.modes.contains(&NodeMode::Shared) {
+    if pool.spec.is_shared() {
         return None;
     }
     let (name, uid) = (pool.name_any(), pool.uid()?);
@@ -34,6 +34,8 @@ pub(super) fn owner_of(pool: &HostNodePool) -> Option<UsageTenant> {
 }
 
 /// The nodes of pools, with their GPUs, each from its creation on. The meter counts none of it before the pool was observed, or before the record of the pool ends.
+/// A node that is assigned or being cleaned is of the pool that this says, as the planner and its tenant's record see it, also if its labels are of another pool
+/// meanwhile, or of several.
 pub(super) fn items(nodes: &[Arc<Node>], pools: &HashMap<String, Arc<HostNodePool>>) -> Vec<Item> {
     let selectors = PoolSelectors::new(
         pools
@@ -43,10 +45,15 @@ pub(super) fn items(nodes: &[Arc<Node>], pools: &HashMap<String, Arc<HostNodePoo
     // Nodes and their GPUs, by pool and creation.
     let mut sums: BTreeMap<(&str, Option<Timestamp>), (i64, i64)> = BTreeMap::new();
     for node in nodes {
-        // A node of several pools goes to no tenant.
-        let Ok(Some(name)) = selectors.pool_of(node.labels()) else {
-            continue;
+        let recorded = Assignment::read(node)
+            .map(|assignment| assignment.pool)
+            .filter(|pool| !pool.is_empty());
+        let name = match &recorded {
+            Some(recorded) => pools.get_key_value(recorded).map(|(name, _)| name.as_str()),
+            // A node of several pools goes to no tenant.
+            None => selectors.pool_of(node.labels()).ok().flatten(),
         };
+        let Some(name) = name else { continue };
         let spec = pools.get(name).map(|pool| &pool.spec);
         let created = node.creation_timestamp().map(|time| time.0);
         let (count, gpus) = sums.entry((name, created)).or_default();

@@ -14,7 +14,7 @@ impl Fixture {
     }
 
     fn record_of_pool(&self) -> Option<UsageRecord> {
-        let mut records = self.records();
+        let mut records = self.all_records();
         records.retain(|record| record.spec.tenant.is_pool());
         assert!(records.len() <= 1, "{records:?}");
         records.pop()
@@ -70,11 +70,32 @@ async fn a_node_counts_for_its_pool_whether_or_not_a_tenant_has_it() {
     fixture.pass().await.unwrap();
     fixture.stop().await;
     assert_seconds(fixture.gpus_of_pool(), 8, 300);
-    let of_tenant = fixture
-        .records()
-        .into_iter()
-        .find(|record| !record.spec.tenant.is_pool());
-    assert_seconds(sum(&of_tenant.unwrap(), UsageResource::Gpu), 8, 300);
+    assert_seconds(fixture.amount(UsageResource::Gpu), 8, 300);
+}
+
+/// Its tenant's record names the pool that it was assigned from. Otherwise one pool would have less than its tenants, and the other a node that looks as if nobody had it.
+#[tokio::test]
+async fn a_node_whose_labels_change_while_a_tenant_has_it_counts_for_the_pool_that_it_was_assigned_from() {
+    let mut fixture = Fixture::new();
+    let spec = json!({"nodeSelector": {"pool": "b200"}, "gpuResourceName": "nvidia.com/gpu", "gpuProduct": "B200"});
+    let pool = json!({"metadata": {"name": "b200", "uid": "b200"}, "spec": spec});
+    fixture.host.insert("/apis/berth.dev/v1alpha1/hostnodepools/b200", pool);
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    let mut node = fixture.host.get(&node_path("gpu-1")).unwrap();
+    node["metadata"]["labels"]["pool"] = "b200".into();
+    fixture.host.insert(&node_path("gpu-1"), node);
+    fixture.advance_to(300);
+    fixture.pass().await.unwrap();
+    let record = fixture.record_of_pool().unwrap();
+    assert_eq!(record.spec.tenant.name, "h100");
+    assert_seconds(fixture.gpus_of_pool(), 8, 300);
+    // No tenant has it any more, nor is it being cleaned: the labels decide.
+    fixture.free("gpu-1");
+    fixture.advance_to(600);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert!(!fixture.record_of_pool().unwrap().spec.in_use);
 }
 
 #[tokio::test]
