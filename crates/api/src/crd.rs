@@ -260,6 +260,16 @@ mod tests {
         assert!(!text.contains("Possible values"), "{text}");
     }
 
+    /// `kubectl apply` writes the whole definition into an annotation, and annotations have at most 256 KiB.
+    #[test]
+    fn definitions_fit_into_an_annotation() {
+        for definition in all() {
+            let name = definition.metadata.name.clone();
+            let size = serde_json::to_string(&definition).unwrap().len();
+            assert!(size < 240 * 1024, "{name:?}: {size}");
+        }
+    }
+
     #[test]
     fn the_fields_of_a_status_are_those_of_its_type() {
         let expected = ["conditions", "observedGeneration", "tenants"].map(ToOwned::to_owned);

@@ -141,6 +141,7 @@ impl Usage {
         let notes = [
             note_months(&request.months_without_records, request.period, WHY_NO_POOLS),
             note_days(&report),
+            note_without_pool(&report),
         ];
         Self::with_notes(report, notes, prices, request, true)
     }
@@ -225,6 +226,17 @@ fn note_merged(report: &Report) -> Option<String> {
         format!(
             "A record has too many lines, of {names}: some of what was used is recorded without pool, product, mode, class, Project and Organization, and has \
              the price of a rate for all."
+        )
+    })
+}
+
+/// Of what tenants had, that which has lost its pool and could not be subtracted.
+fn note_without_pool(report: &Report) -> Option<String> {
+    let names: Vec<&str> = report.merged.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "A record has too many lines, of {}: some of what was used is recorded without its pool, and looks here as if no tenant had it.",
+            names.join(", ")
         )
     })
 }

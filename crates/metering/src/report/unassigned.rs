@@ -1,8 +1,8 @@
 //! What no tenant had of the nodes of pools.
 
 use super::{
-    Report, compile,
-    scope::{Latest, Query, end_of},
+    Report, compile, name_of,
+    scope::{Latest, Query, end_of, in_scope},
 };
 use crate::{
     calendar::{Month, day_of, start_of},
@@ -12,11 +12,12 @@ use crate::{
 };
 use berth_api::{UsageRecord, UsageResource};
 use jiff::{Span, Timestamp, civil::Date};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes and GPUs of pools that no tenant had, and what they would cost by the prices for all: what the records of pools have, less what those of tenants have
 /// of the same pool on the same day. Only of whole days of which everything is recorded, of all tenants and pools: the records end at different times, and what
-/// a tenant used after its record ends would look as if nobody had it. [`Report::metered_through`] says which days these are. The tenants and the namespace of the query do not matter.
+/// a tenant used after its record ends would look as if nobody had it. [`Report::metered_through`] says which days these are.
+/// What a tenant had is not subtracted where its record has lost the pool; [`Report::merged`] names such tenants. The tenants and the namespace of the query do not matter.
 pub fn unassigned_report(records: &[UsageRecord], prices: &PriceBook, query: &Query) -> Report {
     let query = Query {
         namespace: None,
@@ -29,13 +30,33 @@ pub fn unassigned_report(records: &[UsageRecord], prices: &PriceBook, query: &Qu
     }
     // The beginning of the first day that is not whole.
     let behind = latest.behind(&query).map(|behind| start_of(day_of(behind)));
+    let merged = merged_tenants(records, &query);
     let records = records_of_unassigned(records, behind.unwrap_or(Timestamp::MAX));
     let mut report = compile(&records, prices, &query);
+    report.merged = merged;
     if let Some(behind) = behind {
         report.metered_through = Some(behind);
         report.is_complete = false;
     }
     report
+}
+
+/// Tenants that had nodes of which their record does not say the pool, because it has too many lines.
+fn merged_tenants(records: &[UsageRecord], query: &Query) -> BTreeSet<String> {
+    let of_tenants = records.iter().filter(|record| !record.spec.tenant.is_pool());
+    let merged = of_tenants
+        .filter_map(|record| in_scope(record, query))
+        .filter(|record| {
+            let lines = record.lines();
+            lines
+                .iter()
+                .any(|(key, days)| is_of_node(key.resource) && record.is_merged(key) && !days.is_empty())
+        });
+    merged.map(|record| name_of(record.tenant())).collect()
+}
+
+fn is_of_node(resource: UsageResource) -> bool {
+    matches!(resource, UsageResource::Gpu | UsageResource::Node)
 }
 
 /// A day of a resource of a pool.
@@ -91,8 +112,7 @@ fn days_of(month: Month, daily: &[i64]) -> impl Iterator<Item = (Date, i64)> + '
 fn for_each_day<'a>(record: &'a UsageRecord, mut call: impl FnMut(Place<'a>, i64)) {
     let Some((month, _)) = metered(record) else { return };
     for line in &record.spec.lines {
-        let is_of_node = matches!(line.resource, UsageResource::Gpu | UsageResource::Node);
-        let Some(pool) = line.pool_name.as_deref().filter(|_| is_of_node) else {
+        let Some(pool) = line.pool_name.as_deref().filter(|_| is_of_node(line.resource)) else {
             continue;
         };
         for (day, amount) in days_of(month, &line.daily) {
@@ -105,7 +125,7 @@ fn for_each_day<'a>(record: &'a UsageRecord, mut call: impl FnMut(Place<'a>, i64
 mod tests {
     use super::*;
     use crate::report::{GroupBy, report};
-    use berth_api::{NodeMode, RateCard, UsageTenant};
+    use berth_api::{MAX_USAGE_LINES, NodeMode, RateCard, UsageTenant};
     use jiff::civil::date;
     use serde_json::json;
 
@@ -280,6 +300,24 @@ mod tests {
         let pool = record("", "h100", "2026-11-05T00:00:00Z", true, &[(gpus("h100"), 0, 3_600)]);
         let report = unassigned_report(&[pool], &prices, &query(&[GroupBy::Pool]));
         assert_eq!(report.rows[0].costs["EUR"].format(2), "2.00");
+    }
+
+    #[test]
+    fn tenants_are_named_whose_records_do_not_say_of_which_pool_they_had_nodes() {
+        let pool = record("", "h100", "2026-11-05T00:00:00Z", true, &[(gpus("h100"), 0, 8 * DAY)]);
+        let of_tenant = |pools: usize| {
+            let lines: Vec<_> = (0..pools)
+                .map(|number| (gpus_of_tenant(&format!("pool-{number}")), 0, DAY))
+                .collect();
+            record("team", "vision", "2026-11-05T00:00:00Z", true, &lines)
+        };
+        let merged = |pools: usize| {
+            let records = [pool.clone(), of_tenant(pools)];
+            unassigned_report(&records, &PriceBook::default(), &query(&[])).merged
+        };
+        let most = MAX_USAGE_LINES - UsageResource::ALL.len();
+        assert_eq!(merged(most), BTreeSet::new());
+        assert_eq!(merged(most + 1), BTreeSet::from(["team/vision".to_owned()]));
     }
 
     #[test]

@@ -19,6 +19,10 @@ fn records_with_pools() -> Vec<UsageRecord> {
 }
 
 fn unassigned(line: &str) -> Usage {
+    unassigned_of(&records_with_pools(), line)
+}
+
+fn unassigned_of(records: &[UsageRecord], line: &str) -> Usage {
     let arguments = arguments(line);
     let request = Request {
         period: Period::new(
@@ -32,11 +36,7 @@ fn unassigned(line: &str) -> Usage {
         months_without_records: Vec::new(),
         without_costs: None,
     };
-    Usage::of_unassigned(
-        &records_with_pools(),
-        &read::read_prices(&[card()], None).unwrap(),
-        request,
-    )
+    Usage::of_unassigned(records, &read::read_prices(&[card()], None).unwrap(), request)
 }
 
 #[test]
@@ -58,6 +58,21 @@ Only days before 2026-11-03T00:00:00Z are in the report: on later ones, not ever
     let value = serde_json::to_value(unassigned("berth usage --unassigned --by resource")).unwrap();
     assert_eq!(value["unassigned"], true);
     assert_eq!(value["rows"][0]["group"]["resource"], "GPU");
+}
+
+#[test]
+fn what_cannot_be_subtracted_is_said() {
+    // As many lines as say of which pool they are, and one that does not.
+    let of_pools =
+        (0..506).map(|number| json!({"resource": "GPU", "poolName": format!("pool-{number}"), "daily": [1]}));
+    let lines: Vec<Value> = of_pools.chain([json!({"resource": "GPU", "daily": [1]})]).collect();
+    let mut records = records_with_pools();
+    records[0] = record("vision", "2026-11-03T12:00:00Z", true, &json!(lines));
+    let text = describe(&unassigned_of(&records, "berth usage --unassigned"));
+    let expected = "A record has too many lines, of team-vision/vision: some of what was used is recorded without its pool, and looks here as if no \
+                    tenant had it.";
+    assert!(text.contains(expected), "{text}");
+    assert!(!describe(&unassigned("berth usage --unassigned")).contains("too many lines"));
 }
 
 #[test]
