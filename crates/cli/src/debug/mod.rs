@@ -2,6 +2,7 @@
 
 mod archive;
 mod redact;
+mod related;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use crate::host::{Host, HostArguments};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
+use related::{Objects, keep_related};
 
 /// Lines of each log, the last ones.
 const LOG_LINES: i64 = 5000;
@@ -123,21 +125,7 @@ impl Bundle {
             .iter()
             .map(|tenant| serde_json::to_value(tenant).unwrap_or_default());
         self.add_object("objects/tenantclusters.yaml", tenant_values.collect());
-        for definition in berth_api::crd::all() {
-            let names = definition.spec.names;
-            // Those of this command's tenants are there; what is in control-plane namespaces follows.
-            if names.kind == "TenantCluster" || definition.spec.scope == "Namespaced" {
-                continue;
-            }
-            let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
-            self.add_list(
-                &format!("objects/{}.yaml", names.plural),
-                &resource,
-                None,
-                &ListParams::default(),
-            )
-            .await;
-        }
+        self.collect_platform(tenants, is_all).await;
         let nodes = resource("", "v1", "Node", "nodes");
         if is_all {
             self.add_list("objects/nodes.yaml", &nodes, None, &ListParams::default())
@@ -151,6 +139,32 @@ impl Bundle {
         for namespace in team_namespaces(tenants) {
             let path = format!("namespaces/{namespace}/events.yaml");
             self.add_list(&path, &events, Some(&namespace), &of_tenants).await;
+        }
+    }
+
+    /// The objects of the platform.
+    async fn collect_platform(&mut self, tenants: &[TenantCluster], is_all: bool) {
+        let mut lists = Vec::new();
+        for definition in berth_api::crd::all() {
+            let names = definition.spec.names;
+            // Those of this command's tenants are there; what is in control-plane namespaces follows.
+            if names.kind == "TenantCluster" || definition.spec.scope == "Namespaced" {
+                continue;
+            }
+            let resource = resource(GROUP, VERSION, &names.kind, &names.plural);
+            let path = format!("objects/{}.yaml", names.plural);
+            let items = self.read_list(&path, &resource, None, &ListParams::default()).await;
+            lists.extend(items.map(|items| Objects {
+                kind: names.kind,
+                path,
+                items,
+            }));
+        }
+        if !is_all {
+            keep_related(&mut lists, tenants);
+        }
+        for Objects { path, items, .. } in lists {
+            self.add_object(&path, items.into());
         }
     }
 
@@ -209,19 +223,30 @@ impl Bundle {
     }
 
     async fn add_list(&mut self, path: &str, resource: &ApiResource, namespace: Option<&str>, parameters: &ListParams) {
+        if let Some(values) = self.read_list(path, resource, namespace, parameters).await {
+            self.add_object(path, values.into());
+        }
+    }
+
+    /// The objects that are to be in the file at `path`; none if they cannot be read.
+    async fn read_list(
+        &mut self,
+        path: &str,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        parameters: &ListParams,
+    ) -> Option<Vec<Value>> {
         let client = self.client.clone();
         let objects: Api<DynamicObject> = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
         let list = objects.list(parameters).await;
-        if let Some(list) = self.note(path, list) {
-            let values = list
-                .items
-                .iter()
-                .map(|object| serde_json::to_value(object).unwrap_or_default());
-            self.add_object(path, values.collect());
-        }
+        let items = self.note(path, list)?.items;
+        let values = items
+            .iter()
+            .map(|object| serde_json::to_value(object).unwrap_or_default());
+        Some(values.collect())
     }
 
     /// Adds an object, or several, without what looks like a secret.

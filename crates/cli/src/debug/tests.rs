@@ -106,6 +106,50 @@ async fn what_an_audit_log_says_of_users_is_left_out() {
     }
 }
 
+#[tokio::test]
+async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
+    let record = |name: &str| json!({"metadata": {"name": name}, "spec": {"tenant": {"uid": name}}});
+    let project =
+        |name: &str, namespace: &str| json!({"metadata": {"name": name}, "spec": {"namespaces": [namespace]}});
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let items = match request.uri().path() {
+            "/apis/berth.dev/v1alpha1/usagerecords" => json!([record("own-record"), record("canary-record")]),
+            "/apis/berth.dev/v1alpha1/projects" => json!([
+                project("own-project", "team"),
+                project("canary-project", "others"),
+                project("canary-rest", "*")
+            ]),
+            "/apis/berth.dev/v1alpha1/ratecards" => json!([{"metadata": {"name": "canary-card"}}]),
+            "/apis/berth.dev/v1alpha1/tenantclasses" => json!([{"metadata": {"name": "gold"}}]),
+            _ => json!([]),
+        };
+        let answer = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}).to_string();
+        async move { Ok::<_, std::convert::Infallible>(Response::new(Body::from(answer.into_bytes()))) }
+    });
+    let tenant: TenantCluster = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": "a", "namespace": "team", "uid": "own-record"}, "spec": {},
+    }))
+    .unwrap();
+    let collect = async |is_all| {
+        let mut bundle = Bundle {
+            archive: Archive::new(MOST_BYTES),
+            failures: Vec::new(),
+            client: Client::new(service.clone(), "default"),
+        };
+        bundle.collect(std::slice::from_ref(&tenant), is_all).await;
+        let files = unpack(&bundle.finish().unwrap());
+        files.into_values().collect::<String>()
+    };
+    let own = ["own-record", "own-project", "gold"];
+    let others = ["canary-record", "canary-project", "canary-rest", "canary-card"];
+    let of_one = collect(false).await;
+    assert!(own.iter().all(|name| of_one.contains(name)), "{of_one}");
+    assert!(!others.iter().any(|name| of_one.contains(name)), "{of_one}");
+    let of_all = collect(true).await;
+    assert!(own.iter().chain(&others).all(|name| of_all.contains(name)), "{of_all}");
+}
+
 #[test]
 fn workload_namespaces_are_not_collected() {
     let tenant: TenantCluster = serde_json::from_value(json!({
