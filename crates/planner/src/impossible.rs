@@ -39,7 +39,7 @@ impl PlanningPass<'_> {
                 max_nodes: group.spec.max_nodes,
             });
         }
-        let gpus = self.view.smallest_node_gpus() * u64::from(needed);
+        let gpus = self.view.smallest_node_gpus * u64::from(needed);
         if let Some(limit) = self.tree.limit_below(group.tenant, gpus) {
             return Some(Impossible::OverQuota {
                 gpus,

@@ -4,7 +4,8 @@
 //! they are owed. Demand that is only more important, or has less than its fair share, stops no work of others for a minimum that still lacks nodes then.
 
 use crate::Topology;
-use crate::pass::{PlanningPass, Victims};
+use crate::pass::PlanningPass;
+use crate::victims::Victims;
 use std::collections::BTreeMap;
 
 /// A request that may reclaim as many nodes as the minimums before it lack, and those that it takes itself.

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Nodes for a request, by where they come from.
 #[derive(Clone, Default)]
 pub(crate) struct Placement {
-    /// Nodes of its group, with their free capacity afterwards.
+    /// Nodes of its group, with their free capacity afterwards, in the order of [`GroupState::free_capacity`](crate::pass::GroupState::free_capacity).
     pub on_held: Vec<(usize, Vec<u64>)>,
     pub cordoned: Vec<usize>,
     pub free: Vec<usize>,
@@ -118,15 +118,27 @@ impl PlanningPass<'_> {
             self.changes += 1;
         }
         let state = &mut self.groups[self.view.requests[request].group];
-        for (node, free) in placement.on_held {
-            if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
+        // Both are in the same order. From the end, where nodes are that were added for this request.
+        let mut known = state.free_capacity.iter_mut().rev();
+        let mut nodes = Vec::with_capacity(placement.on_held.len());
+        for (node, free) in placement.on_held.into_iter().rev() {
+            let known = known.find(|(other, _)| *other == node);
+            debug_assert!(known.is_some(), "a node is in another place than it was found in");
+            if let Some(known) = known {
                 known.1 = free;
             }
+            nodes.push(node);
+        }
+        for node in nodes {
+            let was_counted_on = self.is_counted_on(node);
             self.kept_by_pods.remove(&node);
             if self.decisions[node] == Decision::Undecided {
                 self.decisions[node] = Decision::Needed;
                 // Nobody counts on it any more, however long it is idle.
                 self.incoming.remove(node);
+            }
+            if !was_counted_on && self.is_counted_on(node) {
+                self.note_counted_on(node);
             }
         }
         self.progress[request].unplaced = placement.unplaced;

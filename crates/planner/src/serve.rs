@@ -124,11 +124,10 @@ impl PlanningPass<'_> {
     /// One step: a gang gets all of its nodes or none, another request one node.
     fn serve_request(&mut self, request: usize, stage: Stage) -> Outcome {
         self.enough = self.enough.take().filter(|enough| enough.request == request);
-        let demand = self.view.requests[request].demand;
-        if demand.gang || demand.topology == Topology::SingleDomain {
-            self.serve_gang(request, stage)
-        } else {
-            self.serve_pods_unless_in_vain(request, stage)
+        match self.view.requests[request].demand.topology {
+            Topology::Any => self.serve_unless_in_vain(request, stage),
+            // Domains are searched for a few of them alone.
+            Topology::SingleDomain => self.serve_gang(request, stage),
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct View<'a> {
     pub resources: HashMap<&'a str, usize>,
     /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
     pub usual_node_gpus: u64,
+    /// GPUs for which the smallest node of the pool counts; 1 without nodes.
+    pub smallest_node_gpus: u64,
 }
 
 impl View<'_> {
@@ -67,11 +69,6 @@ impl View<'_> {
         &self.kinds[self.nodes[node].kind].capacity
     }
 
-    /// GPUs for which the smallest node of the pool counts; 1 without nodes.
-    pub fn smallest_node_gpus(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
-    }
-
     /// The tenant of a request.
     pub fn tenant_of(&self, request: usize) -> usize {
         self.node_groups[self.requests[request].group].tenant
@@ -110,6 +107,8 @@ pub(crate) struct PoolNodeGroup<'a> {
     pub spec: &'a NodeGroup,
     /// Its nodes, by name.
     pub nodes: Vec<usize>,
+    /// The highest priority of its demand.
+    pub highest_priority: Option<i32>,
 }
 
 impl PoolNodeGroup<'_> {
@@ -241,7 +240,8 @@ impl<'a> Catalog<'a> {
         for (number, group) in node_groups.iter().enumerate() {
             groups_of.entry(group.tenant).or_default().push(number);
         }
-        let (mut kinds, mut known, mut scratch) = (Vec::new(), HashMap::new(), Vec::new());
+        let (mut kinds, mut scratch) = (Vec::new(), Vec::new());
+        let mut known: HashMap<Vec<u64>, usize> = HashMap::new();
         let mut nodes = Vec::with_capacity(objects.len());
         for object in objects {
             let (tenant, group) = match &object.state {
@@ -257,8 +257,9 @@ impl<'a> Catalog<'a> {
                 node_groups[group].nodes.push(nodes.len());
             }
             names.describe(object, &mut scratch);
-            let kind = *known.entry(scratch.clone()).or_insert_with(|| {
+            let kind = known.get(&scratch).copied().unwrap_or_else(|| {
                 kinds.push(names.kind(pool, &scratch));
+                known.insert(scratch.clone(), kinds.len() - 1);
                 kinds.len() - 1
             });
             let domain = object.domain.as_deref();
@@ -276,6 +277,7 @@ impl<'a> Catalog<'a> {
             now,
             pool,
             usual_node_gpus: find_usual_gpus(&nodes),
+            smallest_node_gpus: kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1),
             nodes,
             kinds,
             domains,
@@ -294,6 +296,7 @@ impl<'a> Catalog<'a> {
             owner: self.tenants[tenant],
             spec,
             nodes: Vec::new(),
+            highest_priority: spec.demand.iter().map(|demand| demand.priority).max(),
         });
         groups.collect()
     }

@@ -48,7 +48,7 @@ impl PlanningPass<'_> {
             return None;
         }
         self.list_victims();
-        let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
+        let has_victims = self.victims.as_ref().is_some_and(|victims| victims.listed > 0);
         if self.incoming.is_empty() && !has_victims {
             return None;
         }

@@ -21,6 +21,8 @@ pub(crate) struct Tree<'a> {
     branches: Vec<Branch<'a>>,
     /// By tenant: from the tenant's own branch up to, but without, the root.
     paths: Vec<Vec<usize>>,
+    /// By tenant: whether a quota above it has a limit, or does not exist.
+    is_limited: Vec<bool>,
     /// Whether any quota does not lend all of its nominal quota.
     has_lending_limits: bool,
 }
@@ -114,7 +116,12 @@ impl<'a> Tree<'a> {
             let parent = branches[number].parent;
             branches[parent].children.push(number);
         }
+        let may_limit = |number: &usize| {
+            let branch: &Branch<'_> = &branches[*number];
+            !branch.limits.is_empty() || branch.missing_parent.is_some()
+        };
         let mut tree = Self {
+            is_limited: paths.iter().map(|path| path.iter().any(may_limit)).collect(),
             has_lending_limits: branches.iter().any(|branch| branch.not_lendable > 0),
             branches,
             paths,
@@ -269,6 +276,11 @@ impl<'a> Tree<'a> {
         self.branches[self.paths[tenant][0]].leaving > 0
     }
 
+    /// Whether a limit, or a quota that does not exist, may forbid a tenant to have more.
+    pub fn is_limited(&self, tenant: usize) -> bool {
+        self.is_limited[tenant]
+    }
+
     /// Whether any quota does not lend all of its nominal quota.
     pub fn has_lending_limits(&self) -> bool {
         self.has_lending_limits
@@ -370,12 +382,21 @@ impl<'a> Branch<'a> {
 
     /// Its ratio with `more` GPUs than it has.
     fn ratio(&self, more: u64) -> Ratio {
-        (self.borrowed_ratio(more, 0), (self.used + more) * SCALE / self.weight)
+        (self.borrowed_ratio(more, 0), self.divide_by_weight(self.used + more))
     }
 
     /// GPUs beyond its nominal quota with `more` GPUs and without `fewer`, divided by its weight.
     fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
-        (self.used + more).saturating_sub(self.nominal_quota + fewer) * SCALE / self.weight
+        self.divide_by_weight((self.used + more).saturating_sub(self.nominal_quota + fewer))
+    }
+
+    /// Divisions take long, and most tenants have no weight of their own.
+    fn divide_by_weight(&self, gpus: u64) -> u64 {
+        if self.weight == 1 {
+            gpus * SCALE
+        } else {
+            gpus * SCALE / self.weight
+        }
     }
 }
 
