@@ -25,13 +25,16 @@ impl PlanningPass<'_> {
             let nodes = self.view.node_groups[group].nodes.iter().copied();
             let staying =
                 nodes.filter(|at| self.decisions[*at] == Decision::Undecided && !self.view.nodes[*at].is_cordoned());
-            let mut free: Vec<(usize, Vec<u64>)> = staying.map(|at| (at, self.view.free_capacity(at))).collect();
             // The fullest first, so that empty nodes can be released. Of the empty ones those that were used last: the others are idle
             // in truth as well.
-            free.sort_by(|a, b| (&a.1, self.last_use(a.0)).cmp(&(&b.1, self.last_use(b.0))));
+            let mut sorted: Vec<_> = staying
+                .map(|at| (self.view.free_capacity(at), self.last_use(at)))
+                .collect();
+            sorted.sort_unstable();
+            let free = sorted.into_iter().map(|(free, (.., at))| (at, free)).collect();
             self.groups[group].free_capacity = free;
         }
-        for request in self.sort_requests_by_group() {
+        for request in self.list_open_by_group() {
             let gang = self.view.requests[request].demand.gang;
             let placement = self.place_on_held(request);
             if placement.unplaced.is_empty() || (!gang && self.view.requests[request].demand.topology == Topology::Any)
@@ -50,22 +53,11 @@ impl PlanningPass<'_> {
     }
 
     /// Requests that are not blocked, group by group: higher priority first, then those that have waited longer.
-    pub fn sort_requests_by_group(&self) -> Vec<usize> {
-        let mut requests: Vec<usize> = (0..self.view.requests.len())
-            .filter(|request| self.progress[*request].blocked_by.is_none())
-            .collect();
-        requests.sort_by_key(|at| {
-            let request = &self.view.requests[*at];
-            let demand = request.demand;
-            (
-                request.group,
-                Reverse(demand.priority),
-                demand.waiting_since,
-                &demand.name,
-                *at,
-            )
-        });
+    pub fn list_open_by_group(&self) -> Vec<usize> {
+        let requests = self.view.requests_by_group.iter().copied();
         requests
+            .filter(|request| self.progress[*request].blocked_by.is_none())
+            .collect()
     }
 
     /// Finds nodes of its group for a request; in a single domain if the request requires that.

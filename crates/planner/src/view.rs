@@ -19,6 +19,10 @@ pub(crate) struct View<'a> {
     pub node_groups: Vec<PoolNodeGroup<'a>>,
     /// In the order of their groups.
     pub requests: Vec<Request<'a>>,
+    /// The same group by group: higher priority first, then those that have waited longer.
+    pub requests_by_group: Vec<usize>,
+    /// The place of each request among all of them: the one that waits longest first; the age of the tenant breaks ties.
+    pub wait_ranks: Vec<usize>,
     /// Numbers of resources.
     pub resources: HashMap<&'a str, usize>,
     /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
@@ -282,6 +286,8 @@ impl<'a> Catalog<'a> {
             kinds,
             domains,
             node_groups,
+            requests_by_group: list_by_group(&requests),
+            wait_ranks: rank_by_wait(&requests),
             requests,
             resources: names.resources,
         }
@@ -300,6 +306,35 @@ impl<'a> Catalog<'a> {
         });
         groups.collect()
     }
+}
+
+/// A pool may have thousands of requests, and they are looked at in each stage: they are put in order once.
+fn list_by_group(requests: &[Request<'_>]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..requests.len()).collect();
+    sorted.sort_by_cached_key(|at| {
+        let demand = requests[*at].demand;
+        (
+            requests[*at].group,
+            Reverse(demand.priority),
+            demand.waiting_since,
+            &demand.name,
+            *at,
+        )
+    });
+    sorted
+}
+
+fn rank_by_wait(requests: &[Request<'_>]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..requests.len()).collect();
+    sorted.sort_by_cached_key(|at| {
+        let demand = requests[*at].demand;
+        (demand.waiting_since, requests[*at].group, &demand.name, *at)
+    });
+    let mut ranks = vec![0; requests.len()];
+    for (rank, at) in sorted.into_iter().enumerate() {
+        ranks[at] = rank;
+    }
+    ranks
 }
 
 /// GPUs that most nodes count for. Of sizes that are as frequent it is the smallest: a node can only count for more than it has.

@@ -1,5 +1,6 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
+use super::standing::Standing;
 use super::{Branch, QuotaLimit, TenantSet, Tree};
 use std::cmp::Reverse;
 
@@ -96,8 +97,8 @@ impl<'a> Tree<'a> {
     /// Whether the claimant's side with `additional_gpus` more has no more of its fair share than the holder's side without `gpus`.
     pub fn is_fairer(&self, claimant: usize, holder: usize, additional_gpus: u64, gpus: u64) -> bool {
         self.find_fork(claimant, holder).is_some_and(|(side, other)| {
-            let side = &self.branches[side];
-            side.borrowed_ratio(side.losing() + additional_gpus, 0) <= self.branches[other].borrowed_ratio(0, gpus)
+            let ratio = self.branches[side].borrowed_ratio_with(additional_gpus);
+            ratio <= self.standings[other].borrowed_ratio_without(gpus)
         })
     }
 
@@ -119,12 +120,12 @@ impl<'a> Tree<'a> {
                 continue;
             }
             let holders = if is_due { holders } else { fair };
-            let ratio = side.borrowed_ratio(side.losing() + claim.additional_gpus, 0);
+            let ratio = side.borrowed_ratio_with(claim.additional_gpus);
             let siblings = self.branches[side.parent].children.iter().copied();
             let giving = siblings.filter(|sibling| {
                 *sibling != number
                     && self.has_to_give(*sibling, holders, claim)
-                    && (is_due || ratio <= self.branches[*sibling].borrowed_ratio(0, claim.least))
+                    && (is_due || ratio <= self.standings[*sibling].borrowed_ratio_without(claim.least))
             });
             givers.extend(giving.map(|number| Giver { number, holders }));
         }
@@ -132,7 +133,9 @@ impl<'a> Tree<'a> {
     }
 
     fn has_to_give(&self, number: usize, holders: &TenantSet, claim: &ReclaimClaim) -> bool {
-        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].nominal_quota + claim.least
+        let standing = &self.standings[number];
+        debug_assert_eq!(*standing, Standing::of(&self.branches[number]));
+        holders.below[number] > 0 && standing.can_give(claim.least)
     }
 
     fn take_from<T>(
@@ -159,7 +162,7 @@ impl<'a> Tree<'a> {
         givers: impl Iterator<Item = Giver<'h>> + Clone,
         take: &mut dyn FnMut(Giver<'h>) -> Option<T>,
     ) -> Option<T> {
-        let rank = |giver: &Giver<'_>| (self.branches[giver.number].ratio(0), Reverse(giver.number));
+        let rank = |giver: &Giver<'_>| (self.standings[giver.number].held, Reverse(giver.number));
         // Usually the first has something to give: the others are not put in order.
         let first = givers.clone().max_by_key(rank)?;
         if let Some(found) = take(first) {
@@ -189,7 +192,7 @@ impl<'a> Tree<'a> {
             }
             let children = self.branches[number].children.iter().copied();
             let holding = children.filter(|child| holders.below[*child] > 0);
-            number = holding.max_by_key(|child| (self.branches[*child].ratio(0), Reverse(*child)))?;
+            number = holding.max_by_key(|child| (self.standings[*child].held, Reverse(*child)))?;
         }
     }
 }
