@@ -221,4 +221,31 @@ mod tests {
         assert_eq!(serve(&mut pass, 1), Outcome::Progress);
         assert_eq!(pass.progress[1].earmarked, [0], "the node comes to it");
     }
+
+    #[test]
+    fn a_gang_ends_like_another_unless_nodes_may_be_kept_for_it() {
+        let mut fleet = fleet();
+        let demand = fleet.tenants[1].node_groups[0].demand.iter_mut();
+        for (demand, waiting_since) in demand.zip([99_900, 0, 0]) {
+            *demand = Demand {
+                gang: true,
+                waiting_since,
+                ..pods(&demand.name, 1, 8)
+            };
+        }
+        let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
+        let tree = Tree::new(&fleet.pools[0], &fleet.quotas, &catalog.tenants);
+        let mut pass = PlanningPass::new(catalog.view(fleet.now, &fleet.pools[0]), tree);
+        for request in 0..3 {
+            assert_eq!(serve(&mut pass, request), Outcome::Finished);
+            assert!(is_known(&pass, request));
+        }
+        assert_eq!(
+            pass.starved_gang,
+            Some(1),
+            "it has waited for longer than the one like it"
+        );
+        assert_eq!(pass.lacking, [0, 1, 2]);
+        assert_eq!(pass.progress[2].blocked_by, Some(Blocked::NoFreeNodes));
+    }
 }

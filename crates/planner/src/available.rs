@@ -191,6 +191,22 @@ impl AvailableNodes {
         (domain_nodes.first_nodes(&taken), rest)
     }
 
+    /// The nodes of each domain, by name.
+    pub fn list_by_domain(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
+        let domains = self
+            .alike
+            .values()
+            .flatten()
+            .copied()
+            .filter(|domain| *domain != self.domains);
+        domains.map(|domain| {
+            let lists = self.by_domain[domain].kinds.iter();
+            let mut nodes: Vec<usize> = lists.flat_map(|(_, list)| list).copied().collect();
+            nodes.sort_unstable();
+            (domain, nodes)
+        })
+    }
+
     /// The best domain for a load: one where the tenant has nodes already, then the tightest that holds all of it without
     /// breaking up a whole domain, then the one that holds the most.
     fn find_best_domain(

@@ -71,7 +71,7 @@ impl PlanningPass<'_> {
         let spec = &self.view.requests[request];
         let (of_request, demand) = (spec.group, spec.demand);
         let is_together = demand.gang || demand.topology == Topology::SingleDomain;
-        let (mut minimums, mut own) = (Vec::new(), 0);
+        let (mut minimums, mut own) = (Vec::with_capacity(self.unmet_minimums.len()), 0);
         for minimum in 0..self.unmet_minimums.len() {
             if !nodes.iter().any(|at| self.may_get(minimum, *at)) {
                 continue;

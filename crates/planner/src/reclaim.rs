@@ -158,7 +158,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a request may reclaim any node of a group, as far as what is known of the group says, and what its tenant has. Most have none, and their nodes are
     /// not looked at one by one.
-    fn may_lose_any(&self, group: usize, request: usize, already: u64) -> bool {
+    pub fn may_lose_any(&self, group: usize, request: usize, already: u64) -> bool {
         let Some(victims) = &self.victims else { return false };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
         // Each node has that many GPUs at least, and the more it has, the less may it be reclaimed.
@@ -222,10 +222,16 @@ impl<'a> PlanningPass<'a> {
             return false;
         };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
-        if self.may_reclaim_as_owed(claimant, node, additional_gpus, held_gpus) {
+        if !self.may_claim(claimant, holder, held_gpus) {
+            return false;
+        }
+        let is_of_minimum = self.is_of_minimum(node, group);
+        if self.tree.is_owed(claimant, holder, additional_gpus)
+            && (!is_of_minimum || self.tree.is_minimum_borrowed(claimant, holder, held_gpus))
+        {
             return true;
         }
-        if self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
+        if is_of_minimum {
             return false;
         }
         // A tenant that is giving up nodes reclaims none: nodes would move in circles.

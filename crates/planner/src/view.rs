@@ -23,8 +23,8 @@ pub(crate) struct View<'a> {
     pub requests_by_group: Vec<usize>,
     /// The place of each request among all of them: the one that waits longest first; the age of the tenant breaks ties.
     pub wait_ranks: Vec<usize>,
-    /// Numbers of resources.
-    pub resources: HashMap<&'a str, usize>,
+    /// Numbers of resources. There are few, so that comparing their names takes less time than hashing one.
+    pub resources: BTreeMap<&'a str, usize>,
     /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
     pub usual_node_gpus: u64,
     /// GPUs for which the smallest node of the pool counts; 1 without nodes.
@@ -362,7 +362,7 @@ static NO_SELECTOR: BTreeMap<String, String> = BTreeMap::new();
 /// Numbers for the resources and labels that the demand of a pool names.
 struct Names<'a> {
     /// The pool's own resource is the first, if it has one.
-    resources: HashMap<&'a str, usize>,
+    resources: BTreeMap<&'a str, usize>,
     label_keys: Vec<&'a str>,
     label_values: HashMap<(usize, &'a str), u64>,
     selectors: HashMap<&'a BTreeMap<String, String>, usize>,
@@ -370,7 +370,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(pool: &'a Pool, node_groups: &[PoolNodeGroup<'a>]) -> Self {
-        let mut resources: HashMap<&str, usize> =
+        let mut resources: BTreeMap<&str, usize> =
             pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
         let mut label_keys: Vec<&str> = Vec::new();
         let mut label_values = HashMap::new();
@@ -381,7 +381,7 @@ impl<'a> Names<'a> {
                 resources.entry(name).or_insert(next);
             }
             let next = selectors.len();
-            if selectors.contains_key(&demand.selector) {
+            if demand.selector.is_empty() || selectors.contains_key(&demand.selector) {
                 continue;
             }
             selectors.insert(&demand.selector, next);
@@ -438,6 +438,15 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// The number of a selector. Most requests have none.
+    fn number_of(&self, selector: &BTreeMap<String, String>) -> usize {
+        if selector.is_empty() {
+            ANY
+        } else {
+            self.selectors[selector]
+        }
+    }
+
     fn number_requests(&self, node_groups: &[PoolNodeGroup<'a>]) -> Vec<Request<'a>> {
         let mut requests = Vec::new();
         for (number, group) in node_groups.iter().enumerate() {
@@ -452,7 +461,7 @@ impl<'a> Names<'a> {
                 requests.push(Request {
                     group: number,
                     demand,
-                    selector: self.selectors[&demand.selector],
+                    selector: self.number_of(&demand.selector),
                     load: Load::new(pods.collect()),
                 });
             }

@@ -112,7 +112,8 @@ impl<'a> Tree<'a> {
         claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let mut givers = Vec::new();
+        let siblings = |number: usize| &self.branches[self.branches[number].parent].children;
+        let mut givers = Vec::with_capacity(self.path(claimant).map(|number| siblings(number).len()).sum());
         for number in self.path(claimant) {
             let side = &self.branches[number];
             let is_due = claim.urgent || side.has_room(claim.additional_gpus);
@@ -121,8 +122,7 @@ impl<'a> Tree<'a> {
             }
             let holders = if is_due { holders } else { fair };
             let ratio = side.borrowed_ratio_with(claim.additional_gpus);
-            let siblings = self.branches[side.parent].children.iter().copied();
-            let giving = siblings.filter(|sibling| {
+            let giving = siblings(number).iter().copied().filter(|sibling| {
                 *sibling != number
                     && self.has_to_give(*sibling, holders, claim)
                     && (is_due || ratio <= self.standings[*sibling].borrowed_ratio_without(claim.least))
