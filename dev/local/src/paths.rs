@@ -135,7 +135,8 @@ impl Home {
     fn check_owner(&self) -> Result<(), Error> {
         let metadata = self.metadata()?;
         let is_own = metadata.uid() == geteuid().as_raw();
-        if is_own && metadata.permissions().mode() & 0o077 == 0 {
+        let is_open = metadata.permissions().mode() & 0o077 != 0;
+        if is_own && !is_open {
             Ok(())
         } else {
             Err(Error::NotPrivate(self.root.clone()))

@@ -147,7 +147,7 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
         let mut bundle = Bundle {
             archive: Archive::new(MOST_BYTES),
             failures: Vec::new(),
-            client: Client::new(service.clone(), "default"),
+            client: Client::new(service, "default"),
         };
         bundle.collect(std::slice::from_ref(&tenant), is_all).await;
         let files = unpack(&bundle.finish().unwrap());

@@ -138,7 +138,8 @@ fn node(number: usize, tenant: usize, since: Timestamp) -> Value {
     let state = labels::NODE_STATE_ASSIGNED;
     json!({"metadata": {
         "name": format!("node-{number:05}"),
-        "labels": {labels::TENANT: slug(tenant), labels::NODE_STATE: state, labels::POOL: POOL, labels::NODE_GROUP: "train"},
+        "creationTimestamp": since.to_string(),
+        "labels": {"pool": POOL, labels::TENANT: slug(tenant), labels::NODE_STATE: state, labels::POOL: POOL, labels::NODE_GROUP: "train"},
         "annotations": {
             labels::OWNER_UID: uid(tenant), labels::NODE_STATE: state, labels::STATE_SINCE: since.to_string(),
             labels::ASSIGNED_SINCE: since.to_string(), labels::RECORDED_GPUS: "nvidia.com/gpu=8",
