@@ -58,6 +58,8 @@ fn each_right_that_control_lacks_is_named() {
         json!({"metadata": {}, "spec": {"selector": {}, "template": {}}}),
     )));
     assert_eq!(missing_rights(&facts).len(), 3, "{:?}", missing_rights(&facts));
+    bind_account(&mut facts);
+    assert!(missing_rights(&facts).is_empty(), "{:?}", missing_rights(&facts));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use berth_control::install::manifests;
 use jiff::{SignedDuration, Span};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use serde_json::{Value, json};
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -94,6 +94,17 @@ fn healthy() -> Facts {
     }
 }
 
+/// Gives control's rights to its ServiceAccount, as the chart does.
+fn bind_account(facts: &mut Facts) {
+    let account: Subject = read(json!({"kind": "ServiceAccount", "name": "berth-control", "namespace": "berth-system"}));
+    for binding in facts.cluster_role_bindings.as_mut().unwrap() {
+        binding.subjects = Some(vec![account.clone()]);
+    }
+    for binding in facts.role_bindings.as_mut().unwrap() {
+        binding.subjects = Some(vec![account.clone()]);
+    }
+}
+
 /// A RateCard for all usage.
 fn card(name: &str) -> RateCard {
     read(json!({
@@ -152,6 +163,7 @@ fn each_fault_is_found_alone() {
                 "holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:50:00.000000Z"}}))));
         }),
         ("control: Problem", |facts| {
+            bind_account(facts);
             facts.control = Ok(Some(read(
                 json!({"metadata": {}, "spec": {"selector": {}, "template": {}}}),
             )));
