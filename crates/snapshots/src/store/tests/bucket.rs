@@ -4,16 +4,19 @@ use crate::{
     error::{ReadError, StoreError, WriteError},
     store::{Store, bucket::PART_BYTES, limits::Limits},
 };
+use futures::{StreamExt as _, future, poll, stream};
 use std::{
+    io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, sink},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
     time::timeout,
 };
 
@@ -186,4 +189,73 @@ async fn answers_without_end_are_not_read() {
         let sent = sent.load(Ordering::Relaxed);
         assert!(sent < 4 * PART_BYTES, "{status}: {sent}");
     }
+}
+
+/// A server that takes uploads of several parts. Returns whether one was given up.
+async fn serve_uploads() -> (String, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let is_given_up = Arc::new(AtomicBool::new(false));
+    let seen = is_given_up.clone();
+    tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            tokio::spawn(take_upload(connection, seen.clone()));
+        }
+    });
+    (endpoint, is_given_up)
+}
+
+async fn take_upload(connection: TcpStream, is_given_up: Arc<AtomicBool>) {
+    let mut connection = BufReader::new(connection);
+    let (mut head, mut line) = (String::new(), String::new());
+    while connection.read_line(&mut line).await.unwrap() > 2 {
+        head.push_str(&line.to_lowercase());
+        line.clear();
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = length.map_or(0, |length| length.parse().unwrap());
+    tokio::io::copy(&mut (&mut connection).take(length), &mut sink())
+        .await
+        .unwrap();
+    if head.starts_with("delete") {
+        is_given_up.store(true, Ordering::Relaxed);
+    }
+    let body = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>";
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(answer.as_bytes()).await.unwrap();
+    connection.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_upload_is_given_up_also_if_nobody_waits_for_that() {
+    let (endpoint, is_given_up) = serve_uploads().await;
+    let store = bucket(&endpoint, Limits::default());
+    let is_waiting = AtomicBool::new(false);
+    let (fail, failed) = oneshot::channel::<()>();
+    let failing = stream::once(async {
+        is_waiting.store(true, Ordering::Relaxed);
+        failed.await.unwrap();
+        Err(io::Error::other("etcd is gone"))
+    });
+    let many = stream::iter(entries(10, 1_000_000, 1)).map(Ok);
+    let mut writing = Box::pin(store.write(LOCATION, many.chain(failing)));
+    while !is_waiting.load(Ordering::Relaxed) {
+        let turn = Box::pin(tokio::time::sleep(Duration::from_millis(5)));
+        let ended = future::select(writing.as_mut(), turn).await;
+        assert!(matches!(ended, future::Either::Right(_)), "the source has no end");
+    }
+    // It has parts, fails, begins to give up, and is dropped.
+    fail.send(()).unwrap();
+    assert!(poll!(writing.as_mut()).is_pending());
+    drop(writing);
+    let given_up = async {
+        while !is_given_up.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), given_up).await.unwrap();
 }
