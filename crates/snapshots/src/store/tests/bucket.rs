@@ -159,7 +159,7 @@ async fn serve_without_end(status: &'static str) -> (String, Arc<AtomicUsize>) {
                     "HTTP/1.1 {status}\r\nContent-Range: bytes {range}/{SIZE}\r\nContent-Length: 1000000000000\r\n\r\n"
                 );
                 connection.write_all(head.as_bytes()).await.unwrap();
-                while let Ok(written) = connection.write(&[b'a'; 1 << 16]).await {
+                while let Ok(written) = connection.write(&[b'a'; 1 << 13]).await {
                     sent.fetch_add(written, Ordering::Relaxed);
                 }
             });
