@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Option<i128> {
     value = if power >= 0 {
         value.checked_mul(factor)?
     } else {
-        (value + factor - 1) / factor
+        value.checked_add(factor - 1)? / factor
     };
     Some(if negative { -value } else { value })
 }
@@ -101,6 +101,8 @@ mod tests {
             "--",
             &"9".repeat(37),
             &format!("{}E", "9".repeat(36)),
+            // The largest number that is read, and a factor by which it is rounded up.
+            "0.00000000000000147573952589676412927Ei",
         ] {
             assert_eq!(parse(text), None, "{text}");
         }

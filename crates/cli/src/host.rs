@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use berth_local::Home;
+use berth_local::{Home, read_kubeconfig};
 use berth_runtime::{answers, client};
 use clap::Args;
 use jiff::Timestamp;
@@ -48,6 +48,8 @@ pub(crate) struct HostArguments {
 enum Source {
     /// This kubeconfig.
     File(PathBuf),
+    /// That of the local host cluster with this home.
+    Local(Home),
     /// The files in KUBECONFIG, or the one in the home directory; in a pod the service account.
     Default,
 }
@@ -89,7 +91,7 @@ impl HostArguments {
     /// Connects to the host cluster. No request is made yet.
     pub(crate) async fn connect(&self) -> Result<Host, Error> {
         let local = Home::new(&self.home);
-        let local = local.exists().then(|| local.admin_kubeconfig());
+        let local = local.exists().then_some(local);
         let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
         let source = choose(self.kubeconfig.as_deref(), self.context.is_some(), is_set, local);
         let mut config = self.read(&source).await?;
@@ -109,6 +111,11 @@ impl HostArguments {
     async fn read(&self, source: &Source) -> Result<Config, Error> {
         let kubeconfig = match source {
             Source::File(path) => Kubeconfig::read_from(path).map_err(|error| unusable(&error))?,
+            // Nobody has named it: it is in the directory in which the command runs, whoever made that.
+            Source::Local(home) => {
+                home.check_private()?;
+                read_kubeconfig(&home.admin_kubeconfig())?
+            }
             Source::Default => match Kubeconfig::read() {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) => {
@@ -154,10 +161,10 @@ fn with_answer_timeout(mut config: Config, timeout: Duration) -> Config {
 
 /// `--kubeconfig`; else what kubectl would use if somebody chose it by `--context` or KUBECONFIG; else the local host cluster if
 /// there is one.
-fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Option<PathBuf>) -> Source {
+fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Option<Home>) -> Source {
     match (kubeconfig, local) {
         (Some(path), _) => Source::File(path.to_owned()),
-        (None, Some(local)) if !has_context && !is_set => Source::File(local),
+        (None, Some(local)) if !has_context && !is_set => Source::Local(local),
         _ => Source::Default,
     }
 }
@@ -172,6 +179,8 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
     use crate::error::failed;
+    use serde_json::{Value, json};
+    use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     /// An API server that accepts connections and answers nothing.
@@ -229,11 +238,44 @@ mod tests {
     #[test]
     fn flags_decide_before_the_environment_and_the_local_cluster() {
         let file = |path: &str| Source::File(path.into());
-        let local = || Some(PathBuf::from("local"));
+        let local = || Some(Home::new("local"));
         assert_eq!(choose(Some(Path::new("given")), true, true, local()), file("given"));
-        assert_eq!(choose(None, false, false, local()), file("local"));
+        assert_eq!(choose(None, false, false, local()), Source::Local(Home::new("local")));
         assert_eq!(choose(None, false, true, local()), Source::Default);
         assert_eq!(choose(None, true, false, local()), Source::Default);
         assert_eq!(choose(None, false, false, None), Source::Default);
+    }
+
+    /// It may be that of somebody else: in a directory into which others write, or in the copy of a repository.
+    #[tokio::test]
+    async fn a_home_in_the_directory_of_the_command_runs_no_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join(".berth"));
+        home.create().unwrap();
+        let read = async |user: Value| {
+            let document = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": "host",
+                "clusters": [{"name": "host", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "host", "user": user}],
+                "contexts": [{"name": "host", "context": {"cluster": "host", "user": "host"}}],
+            });
+            std::fs::write(home.admin_kubeconfig(), document.to_string()).unwrap();
+            let arguments = HostArguments {
+                kubeconfig: None,
+                context: None,
+                namespace: None,
+                home: home.root().to_owned(),
+            };
+            let read = arguments.read(&Source::Local(home.clone())).await;
+            read.map(|config| config.cluster_url.to_string())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(read(json!({})).await.as_deref(), Ok("https://127.0.0.1:1/"));
+        let command = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./evil"}});
+        let error = read(command).await.unwrap_err();
+        assert!(error.contains("users[].user.exec"), "{error}");
+        std::fs::set_permissions(home.root(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = read(json!({})).await.unwrap_err();
+        assert!(error.contains("chmod 700"), "{error}");
     }
 }

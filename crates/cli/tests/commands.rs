@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -120,6 +121,35 @@ fn a_directory_with_other_files_is_left_alone() {
 }
 
 #[test]
+fn a_home_of_others_is_not_used() {
+    let fixture = Fixture::new();
+    let home = fixture.home();
+    // As an archive brings it, and, with other permissions, a repository.
+    std::fs::create_dir(&home).unwrap();
+    std::fs::write(home.join(".berth-home"), "Directory: 1\n").unwrap();
+    let canary = fixture.dir.path().join("canary");
+    std::os::unix::fs::symlink(&canary, home.join("supervisor.pid")).unwrap();
+    std::fs::write(home.join("host.kubeconfig"), "clusters: []\n").unwrap();
+    let refuse = |commands: &[&str], mode: u32, words: &str| {
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(mode)).unwrap();
+        for command in commands {
+            let mut command = fixture.berth(command);
+            let output = command.env_remove("KUBECONFIG").output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{output:?}");
+        }
+    };
+    let using = ["dev up --without-control", "dev status", "list"];
+    refuse(&using, 0o755, "chmod 700");
+    refuse(&["dev down"], 0o755, "chmod 700");
+    refuse(&using, 0o700, "is a copy of the home");
+    // No file was opened behind the link.
+    assert!(!canary.exists());
+    assert!(fixture.run("dev down").contains("has been removed"));
+    assert!(!home.exists());
+}
+
+#[test]
 fn a_cluster_comes_up_recovers_and_is_removed_completely() {
     let fixture = Fixture::new();
     let up = "dev up --without-control --nodes l40s=1";
@@ -133,6 +163,17 @@ fn a_cluster_comes_up_recovers_and_is_removed_completely() {
     // Again: nothing changes.
     assert!(fixture.run(up).contains("already up"));
     assert_eq!(pid_of(&fixture.status(), "kube-apiserver"), apiserver);
+
+    // With a field that Berth does not write, nothing asks the API server: `up` says so at once.
+    let kubeconfig = fixture.home().join("host.kubeconfig");
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    std::fs::write(&kubeconfig, format!("{text}extensions: []\n")).unwrap();
+    let output = fixture.berth(up).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("has the field extensions"),
+        "{output:?}"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
 
     // The supervisor is killed: the processes go on, and the next `up` takes them over.
     kill(&status["supervisor"]);

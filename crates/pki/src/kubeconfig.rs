@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::Error;
 
@@ -195,9 +196,55 @@ pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
     serde_saphyr::to_string_with_options(&config, options).map_err(|error| Error::Yaml(error.to_string()))
 }
 
+/// What [`kubeconfig`] writes with a certificate inside: the fields of the document, and of each entry of its lists.
+const FIELDS: [&str; 6] = ["apiVersion", "kind", "current-context", "clusters", "users", "contexts"];
+const FIELDS_OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
+    // The name is one of this machine, which the URL does not have. It leads nowhere that the URL and the authority do not.
+    (
+        "clusters",
+        "cluster",
+        &["server", "tls-server-name", "certificate-authority-data"],
+    ),
+    ("users", "user", &["client-certificate-data", "client-key-data"]),
+    ("contexts", "context", &["cluster", "user", "namespace"]),
+];
+
+/// The first field of a kubeconfig that [`kubeconfig`] does not write with a [`Credential::ClientCertificate`], or that is no list or map where that
+/// writes one, such as `users[].user.exec`; none if it has no such field. For kubeconfigs that somebody else may have written: one can run commands
+/// (`exec`), read files of this machine, and turn off the checks of TLS.
+pub fn find_foreign_field(document: &Value) -> Option<String> {
+    // Programs may read lists as the fields of a map in their order, so each value is checked for its kind, too.
+    let find_other = |path: &str, value: &Value, known: &[&str]| -> Option<String> {
+        let Some(fields) = value.as_object() else {
+            return (!value.is_null()).then(|| path.to_owned());
+        };
+        let key = fields.keys().find(|key| !known.contains(&key.as_str()))?;
+        Some(format!("{path}.{key}").trim_start_matches('.').to_owned())
+    };
+    if let Some(field) = find_other("", document, &FIELDS) {
+        return Some(field);
+    }
+    for (list, key, known) in FIELDS_OF_ENTRIES {
+        let entries = match &document[list] {
+            Value::Null => continue,
+            Value::Array(entries) => entries,
+            _ => return Some(list.to_owned()),
+        };
+        for entry in entries {
+            let found = find_other(&format!("{list}[]"), entry, &["name", key])
+                .or_else(|| find_other(&format!("{list}[].{key}"), &entry[key], known));
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn request(user: Credential) -> KubeconfigRequest {
         KubeconfigRequest {
@@ -240,6 +287,39 @@ current-context: vision
 "
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_berth_does_not_write_is_found() {
+        let own = kubeconfig(&request(Credential::ClientCertificate {
+            cert_pem: "cert\n".into(),
+            key_pem: "key\n".into(),
+        }))
+        .unwrap();
+        let own: Value = serde_saphyr::from_str(&own).unwrap();
+        assert_eq!(find_foreign_field(&own), None);
+        for (pointer, value, found) in [
+            (
+                "/users/0/user",
+                json!({"exec": {"command": "evil"}}),
+                "users[].user.exec",
+            ),
+            ("/users/0/user", json!([null, null, "token"]), "users[].user"),
+            ("/users/0", json!(["vision", {"exec": {"command": "evil"}}]), "users[]"),
+            ("/users/0", json!({"name": "vision", "other": 1}), "users[].other"),
+            ("/users", json!({"vision": {}}), "users"),
+            (
+                "/clusters/0/cluster",
+                json!({"proxy-url": "http://evil"}),
+                "clusters[].cluster.proxy-url",
+            ),
+            ("", json!({"extensions": []}), "extensions"),
+        ] {
+            let mut document = own.clone();
+            *document.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(find_foreign_field(&document).as_deref(), Some(found));
+        }
+        assert!(find_foreign_field(&json!(["v1", "Config"])).is_some());
     }
 
     #[test]

@@ -37,6 +37,34 @@ pub enum Error {
     /// The directory holds something other than a host cluster.
     #[error("{} is not empty and not the home of a Berth host cluster; choose another directory", .0.display())]
     NotAHome(PathBuf),
+    /// Somebody else may have written what is in the home.
+    #[error(
+        "{home} is the home of a host cluster that another user made, or that others can enter: it is not used, because what is in it can run \
+         commands as you. Use it as the user who made it; if that is you, run `chmod 700 {home}`. To use another cluster, name its kubeconfig \
+         with --kubeconfig or in KUBECONFIG",
+        home = .0.display()
+    )]
+    NotPrivate(PathBuf),
+    /// The home was not created where it is, so somebody else may have written what is in it.
+    #[error(
+        "{home} is a copy of the home of a host cluster, or an earlier version of Berth made it: it is not used, because what is in it can run \
+         commands as you. Remove it with `berth dev down`, of the version that made it, or remove the directory, and start a new cluster. To use \
+         another cluster, name its kubeconfig with --kubeconfig or in KUBECONFIG",
+        home = .0.display()
+    )]
+    CopiedHome(PathBuf),
+    /// A kubeconfig of the home has what this crate does not write.
+    #[error(
+        "{} has the field {field}, which Berth does not write: it is not used, because such a file can run commands as you. Take out the field, or \
+         name another kubeconfig with --kubeconfig or in KUBECONFIG",
+        path.display()
+    )]
+    ForeignKubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The field, as in `users[].user.exec`.
+        field: String,
+    },
     /// A generated kubeconfig is not usable.
     #[error("cannot use the kubeconfig of the host cluster: {0}")]
     Kubeconfig(String),

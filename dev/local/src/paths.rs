@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use berth_process::{create_private_dir, write_atomic};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Ports};
@@ -32,17 +35,19 @@ impl Home {
     /// Creates the directories, all of them for the owner only.
     ///
     /// # Errors
-    /// [`Error::NotAHome`] when the directory holds something else already, [`Error::Process`] when one cannot be created.
+    /// [`Error::NotAHome`] when the directory holds something else already, [`Error::Process`] when one cannot be created, those of
+    /// [`Home::check_private`] when it is a home already.
     pub fn create(&self) -> Result<(), Error> {
         if !self.is_empty_or_home()? {
             return Err(Error::NotAHome(self.root.clone()));
         }
+        if self.exists() {
+            self.check_private()?;
+        }
         create_private_dir(&self.root)?;
-        write_atomic(
-            &self.root.join(MARKER),
-            b"State of a local Berth host cluster. Remove it with `berth dev down`.\n",
-            0o600,
-        )?;
+        // Root can close an empty directory of another user, who could enter it all the same.
+        self.check_owner()?;
+        write_atomic(&self.root.join(MARKER), self.marker_text()?.as_bytes(), 0o600)?;
         let data = [self.data("etcd"), self.data("datastore")];
         for dir in [self.logs(), self.run(), self.pki(), self.tenants(), self.kubeconfigs()]
             .iter()
@@ -89,6 +94,76 @@ impl Home {
     /// Whether [`Home::create`] has made this directory.
     pub fn exists(&self) -> bool {
         self.root.join(MARKER).is_file()
+    }
+
+    /// Checks that this user made the directory with [`Home::create`], here, and that nobody else can enter it. Commands take the home in the directory
+    /// in which they run, and that can be one into which others write, such as `/tmp`, or the copy of a repository that brings a home.
+    ///
+    /// # Errors
+    /// [`Error::NotPrivate`] and [`Error::CopiedHome`] when somebody else may have written what is in it, [`Error::File`] when it cannot be looked at.
+    pub fn check_private(&self) -> Result<(), Error> {
+        self.check_owner()?;
+        let path = self.root.join(MARKER);
+        let found = fs::read(&path).map_err(|source| Error::File {
+            action: "read",
+            path,
+            source,
+        })?;
+        if found == self.marker_text()?.as_bytes() {
+            Ok(())
+        } else {
+            Err(Error::CopiedHome(self.root.clone()))
+        }
+    }
+
+    /// Checks that the directory may be removed: it is a home of this user, or nothing is in it.
+    ///
+    /// # Errors
+    /// [`Error::NotPrivate`] and [`Error::NotAHome`] when it may not be removed, [`Error::File`] when it cannot be looked at.
+    pub(crate) fn check_removable(&self) -> Result<(), Error> {
+        if self.exists() {
+            return self.check_owner();
+        }
+        if entries(&self.root)?.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::NotAHome(self.root.clone()))
+        }
+    }
+
+    /// Checks that the directory belongs to this user, and that nobody else can enter it.
+    fn check_owner(&self) -> Result<(), Error> {
+        let metadata = self.metadata()?;
+        let is_own = metadata.uid() == geteuid().as_raw();
+        let is_open = metadata.permissions().mode() & 0o077 != 0;
+        if is_own && !is_open {
+            Ok(())
+        } else {
+            Err(Error::NotPrivate(self.root.clone()))
+        }
+    }
+
+    fn metadata(&self) -> Result<fs::Metadata, Error> {
+        fs::metadata(&self.root).map_err(|source| Error::File {
+            action: "read",
+            path: self.root.clone(),
+            source,
+        })
+    }
+
+    /// What the marker says. It names the directory in which it was written by what no program can choose: a copy, such as one that comes out of an
+    /// archive, has another number and another time of birth. One that is renamed keeps both.
+    fn marker_text(&self) -> Result<String, Error> {
+        let inode = self.metadata()?.ino();
+        // Not all file systems know the time; then the number has to do. The standard library does not have it with musl.
+        let birth = statx(CWD, self.root.as_path(), AtFlags::empty(), StatxFlags::BTIME)
+            .ok()
+            .filter(|stat| stat.stx_mask & StatxFlags::BTIME.bits() != 0)
+            .map(|stat| format!(" {}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+        Ok(format!(
+            "State of a local Berth host cluster. Remove it with `berth dev down`.\nDirectory: {inode}{}\n",
+            birth.unwrap_or_default()
+        ))
     }
 
     fn is_empty_or_home(&self) -> Result<bool, Error> {
@@ -201,6 +276,7 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::chown;
 
     #[test]
     fn a_home_is_created_and_removed() {
@@ -215,6 +291,59 @@ mod tests {
     }
 
     #[test]
+    fn a_home_that_others_can_enter_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        home.create().unwrap();
+        home.check_private().unwrap();
+        // As in the copy of a repository.
+        fs::set_permissions(home.root(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(home.check_private(), Err(Error::NotPrivate(_))));
+        assert!(matches!(home.create(), Err(Error::NotPrivate(_))));
+        assert!(matches!(crate::destroy(home.root()), Err(Error::NotPrivate(_))));
+        assert!(home.exists());
+        fs::set_permissions(home.root(), fs::Permissions::from_mode(0o700)).unwrap();
+        home.create().unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_home_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        home.create().unwrap();
+        let copy = Home::new(dir.path().join("copy"));
+        create_private_dir(copy.root()).unwrap();
+        fs::copy(home.root().join(MARKER), copy.root().join(MARKER)).unwrap();
+        assert!(matches!(copy.check_private(), Err(Error::CopiedHome(_))));
+        assert!(matches!(copy.create(), Err(Error::CopiedHome(_))));
+        // A file of it says which networks are removed. Without that file nothing outside of the directory is.
+        create_private_dir(&copy.run()).unwrap();
+        fs::write(copy.config("network.config"), r#"{"id": "fffff", "range": 1}"#).unwrap();
+        assert!(matches!(crate::destroy(copy.root()), Err(Error::CopiedHome(_))));
+        fs::remove_file(copy.config("network.config")).unwrap();
+        crate::destroy(copy.root()).unwrap();
+        assert!(!copy.root().exists());
+
+        let moved = dir.path().join("moved");
+        fs::rename(home.root(), &moved).unwrap();
+        Home::new(moved).create().unwrap();
+    }
+
+    #[test]
+    fn an_empty_directory_of_another_user_becomes_no_home() {
+        let dir = tempfile::tempdir().unwrap();
+        // Only root could go on in it, and only root can make one.
+        if chown(dir.path(), Some(12_345), None).is_err() {
+            return;
+        }
+        let home = Home::new(dir.path());
+        assert!(matches!(home.create(), Err(Error::NotPrivate(_))));
+        assert!(!home.exists());
+        chown(dir.path(), Some(geteuid().as_raw()), None).unwrap();
+        home.create().unwrap();
+    }
+
+    #[test]
     fn a_directory_that_is_not_a_home_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let precious = dir.path().join("thesis.txt");
@@ -222,6 +351,10 @@ mod tests {
         let home = Home::new(dir.path());
         assert!(matches!(home.create(), Err(Error::NotAHome(_))));
         assert!(matches!(home.remove(), Err(Error::NotAHome(_))));
+        // Also if it has files as a home has them.
+        fs::create_dir(home.run()).unwrap();
+        fs::write(home.config("network.config"), "no network").unwrap();
+        assert!(matches!(crate::destroy(home.root()), Err(Error::NotAHome(_))));
         assert!(precious.exists());
     }
 }

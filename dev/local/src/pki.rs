@@ -11,6 +11,7 @@ use berth_pki::kubeconfig::{Credential, KubeconfigRequest, kubeconfig};
 use berth_pki::{Certificate, CertificateAuthority, LeafRequest, ServiceAccountKey, Usage, renew_at};
 use berth_process::write_atomic;
 
+use crate::kubeconfigs::read_kubeconfig;
 use crate::{Error, Home};
 
 const DAY: Duration = Duration::from_hours(24);
@@ -155,7 +156,9 @@ impl HostPki {
         let fresh = fs::metadata(path)
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|written| written.elapsed().is_ok_and(|age| age < 30 * DAY));
-        if fresh && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("server: {server}\n"))) {
+        let names_server = || fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("server: {server}\n")));
+        // Programs that use it would run the commands in one that somebody else wrote.
+        if fresh && names_server() && read_kubeconfig(path).is_ok() {
             return Ok(());
         }
         Ok(write_atomic(
@@ -303,5 +306,24 @@ mod tests {
         let first = write("https://127.0.0.1:1");
         assert_eq!(write("https://127.0.0.1:1"), first);
         assert!(write("https://127.0.0.1:2").contains("server: https://127.0.0.1:2\n"));
+    }
+
+    #[test]
+    fn a_kubeconfig_of_somebody_else_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        home.create().unwrap();
+        let pki = HostPki::load_or_create(&home, &["10.96.0.1".parse().unwrap()]).unwrap();
+        let (path, server) = (home.control_kubeconfig(), "https://127.0.0.1:1");
+        fs::write(
+            &path,
+            format!(
+                "clusters:\n- name: a\n  cluster:\n    server: {server}\nusers:\n- name: a\n  user:\n    exec:\n      command: ./evil\n"
+            ),
+        )
+        .unwrap();
+        pki.ensure_kubeconfig(&path, server, "control", &[]).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(server) && !text.contains("evil"), "{text}");
     }
 }

@@ -85,7 +85,12 @@ struct TenantView {
 }
 
 pub(crate) async fn run(home: &Path, format: ObjectFormat) -> Result<ExitCode, Error> {
-    let status = observe(&Home::new(home)).await;
+    let home = Home::new(home);
+    if home.exists() {
+        // What it prints, whom it asks and which files it opens is in the home.
+        home.check_private()?;
+    }
+    let status = observe(&home).await;
     let nodes = status.nodes.iter().map(|node| format!("node/{}", node.name));
     let tenants = status.tenants.iter().map(|tenant| resource_name(&tenant.head.name));
     let names: Vec<String> = nodes.chain(tenants).collect();

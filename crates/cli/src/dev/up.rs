@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use berth_local::{Home, client_from};
+use berth_local::{Home, client_from, read_kubeconfig};
 use berth_process::MARKER;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
@@ -215,6 +215,10 @@ async fn is_answering(home: &Home, options: &Options) -> bool {
 }
 
 async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {
+    // Somebody has changed it since the cluster is up. Time does not help.
+    if let Err(error @ berth_local::Error::ForeignKubeconfig { .. }) = read_kubeconfig(&home.admin_kubeconfig()) {
+        return Err(error.into());
+    }
     let deadline = Instant::now() + Duration::from_mins(2);
     while !is_answering(home, options).await {
         if Instant::now() > deadline {

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use berth_process::{Supervisor, SupervisorConfig, reap_marked};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 
 use crate::components::process;
 use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
 use crate::images::Image;
+use crate::kubeconfigs::read_kubeconfig;
 use crate::pki::{HostPki, file};
 use crate::real::{self, RealNodes};
 use crate::{Error, Home, Ports};
@@ -102,9 +103,10 @@ impl HostCluster {
     /// started with.
     ///
     /// # Errors
-    /// [`Error::File`] when it was never started or its files cannot be read.
+    /// [`Error::File`] when it was never started or its files cannot be read, those of [`Home::check_private`].
     pub fn attach(config: &HostClusterConfig) -> Result<Self, Error> {
         let home = Home::new(&config.home);
+        home.check_private()?;
         let ports = Ports::load_or_choose(&home)?;
         let real = if config.real_nodes {
             Some(RealNodes::load(&home, config)?)
@@ -299,9 +301,11 @@ impl HostCluster {
 ///
 /// # Errors
 /// [`Error::Process`] when a process cannot be ended, [`Error::File`] when a file cannot be removed: call it again then.
-/// [`Error::NotAHome`] when the directory is something else.
+/// [`Error::NotAHome`] when the directory is something else, [`Error::NotPrivate`] and, with real nodes, [`Error::CopiedHome`] when somebody else
+/// may have written what is to be removed.
 pub fn destroy(home: &Path) -> Result<(), Error> {
     let home = Home::new(home);
+    home.check_removable()?;
     reap_marked(home.root(), Duration::ZERO)?;
     real::remove(&home)?;
     home.remove()
@@ -310,9 +314,9 @@ pub fn destroy(home: &Path) -> Result<(), Error> {
 /// A client from a kubeconfig that this crate has written.
 ///
 /// # Errors
-/// [`Error::Kubeconfig`] when there is none at `path` or it is damaged.
+/// Those of [`read_kubeconfig`].
 pub async fn client_from(path: &Path) -> Result<Client, Error> {
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| Error::Kubeconfig(error.to_string()))?;
+    let kubeconfig = read_kubeconfig(path)?;
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| Error::Kubeconfig(error.to_string()))?;

@@ -314,6 +314,8 @@ pub(crate) fn remove(home: &Home) -> Result<(), Error> {
     let Some(network) = Network::load(home)? else {
         return Ok(());
     };
+    // The file says which networks and mounts of this machine are removed.
+    home.check_private()?;
     let _lock = network::lock()?;
     place::remove_all(&network)?;
     network.remove()?;

@@ -1,5 +1,6 @@
 //! A kubeconfig as a document: what Berth does not know in it stays as it is. Pure.
 
+use berth_pki::kubeconfig::find_foreign_field;
 use serde_json::{Map, Value, json};
 
 /// Prefix of the contexts that `berth connect` makes; what follows is `<namespace>/<name>` of the tenant.
@@ -39,19 +40,6 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
-/// What a kubeconfig of a tenant has, as control writes it: the fields of the document, and of each entry of its lists.
-const OF_TENANT: [&str; 6] = ["apiVersion", "kind", "current-context", "clusters", "users", "contexts"];
-const OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
-    // The name is one of this machine, which the URL does not have. It leads nowhere that the URL and the authority do not.
-    (
-        "clusters",
-        "cluster",
-        &["server", "tls-server-name", "certificate-authority-data"],
-    ),
-    ("users", "user", &["client-certificate-data", "client-key-data"]),
-    ("contexts", "context", &["cluster", "user", "namespace"]),
-];
-
 /// Checks that a kubeconfig of a tenant has nothing but what control writes. It comes out of a Secret in a namespace of the team, and the
 /// one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
 /// checks of TLS.
@@ -59,28 +47,11 @@ const OF_ENTRIES: [(&str, &str, &[&str]); 3] = [
 /// # Errors
 /// The field, and what to do.
 pub(crate) fn check_tenant(document: &Value) -> Result<(), String> {
-    let denied = |field: &str| {
-        Err(format!(
+    if let Some(field) = find_foreign_field(document) {
+        return Err(format!(
             "it has the field {field}, which Berth does not write, so somebody else changed the Secret: do not use it. Control writes it \
              again within minutes; delete the Secret for it to do so at once"
-        ))
-    };
-    let find_other = |object: &Value, known: &[&str]| -> Option<String> {
-        let mut keys = object.as_object()?.keys();
-        keys.find(|key| !known.contains(&key.as_str())).cloned()
-    };
-    if let Some(field) = find_other(document, &OF_TENANT) {
-        return denied(&field);
-    }
-    for (list, key, known) in OF_ENTRIES {
-        for entry in document[list].as_array().into_iter().flatten() {
-            if let Some(field) = find_other(entry, &["name", key]) {
-                return denied(&format!("{list}[].{field}"));
-            }
-            if let Some(field) = find_other(&entry[key], known) {
-                return denied(&format!("{list}[].{key}.{field}"));
-            }
-        }
+        ));
     }
     let mut servers = document["clusters"].as_array().into_iter().flatten();
     if servers.any(|entry| {

@@ -1,0 +1,199 @@
+//! Which objects of the platform are in a bundle about some tenants. Pure.
+
+use std::collections::BTreeSet;
+
+use berth_api::{ALL_NAMESPACES, TenantCluster};
+use kube::ResourceExt as _;
+use serde_json::Value;
+
+/// The objects of one kind, and the file for them.
+pub(super) struct Objects {
+    pub(super) kind: String,
+    pub(super) path: String,
+    pub(super) items: Vec<Value>,
+}
+
+/// Leaves those that have to do with these tenants. What other tenants used, what the platform charges for it, and the users, quotas and schedules of
+/// others are left out.
+pub(super) fn keep_related(lists: &mut [Objects], tenants: &[TenantCluster]) {
+    let parents = Parents::find(lists, tenants);
+    for Objects { kind, items, .. } in lists {
+        items.retain(|object| match kind.as_str() {
+            "UsageRecord" => tenants
+                .iter()
+                .any(|tenant| tenant.metadata.uid.as_deref() == text(object, "/spec/tenant/uid")),
+            "Project" => has_name(object, &parents.projects),
+            "Organization" => has_name(object, &parents.organizations),
+            "SchedulePolicy" => array(object, "/spec/targets").any(|target| parents.are_target(target, tenants)),
+            "RateCard" => false,
+            _ => true,
+        });
+    }
+}
+
+/// Names of the objects whose quotas and schedules count for some tenants.
+struct Parents {
+    projects: BTreeSet<String>,
+    organizations: BTreeSet<String>,
+}
+
+impl Parents {
+    fn find(lists: &[Objects], tenants: &[TenantCluster]) -> Self {
+        let of_kind = lists.iter().filter(|list| list.kind == "Project");
+        let all: Vec<&Value> = of_kind.flat_map(|list| &list.items).collect();
+        let named: BTreeSet<&str> = all.iter().copied().flat_map(namespaces).collect();
+        let own: BTreeSet<String> = tenants
+            .iter()
+            .filter_map(TenantCluster::namespace)
+            // The Project of all namespaces has those that no Project names.
+            .map(|namespace| {
+                if named.contains(namespace.as_str()) {
+                    namespace
+                } else {
+                    ALL_NAMESPACES.to_owned()
+                }
+            })
+            .collect();
+        let related = |project: &&Value| namespaces(project).any(|namespace| own.contains(namespace));
+        let related: Vec<&Value> = all.into_iter().filter(related).collect();
+        let names = |pointer: &str| -> BTreeSet<String> {
+            let names = related.iter().filter_map(|project| text(project, pointer));
+            names.map(str::to_owned).collect()
+        };
+        Self {
+            projects: names("/metadata/name"),
+            organizations: names("/spec/organizationName"),
+        }
+    }
+
+    /// Whether a target of a SchedulePolicy is one of the tenants, has them, or is a class, which is nobody's alone.
+    fn are_target(&self, target: &Value, tenants: &[TenantCluster]) -> bool {
+        match text(target, "/kind") {
+            Some("Organization") => text(target, "/name").is_some_and(|name| self.organizations.contains(name)),
+            Some("Project") => text(target, "/name").is_some_and(|name| self.projects.contains(name)),
+            Some("TenantCluster") => tenants.iter().any(|tenant| {
+                tenant.metadata.name.as_deref() == text(target, "/name")
+                    && tenant.metadata.namespace.as_deref() == text(target, "/namespace")
+            }),
+            _ => true,
+        }
+    }
+}
+
+fn has_name(object: &Value, names: &BTreeSet<String>) -> bool {
+    text(object, "/metadata/name").is_some_and(|name| names.contains(name))
+}
+
+/// The namespaces that a Project names.
+fn namespaces(project: &Value) -> impl Iterator<Item = &str> {
+    array(project, "/spec/namespaces").filter_map(Value::as_str)
+}
+
+fn array<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
+    object.pointer(pointer)?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tenant() -> TenantCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "a", "namespace": "team", "uid": "own"}, "spec": {},
+        }))
+        .unwrap()
+    }
+
+    fn object(name: &str, spec: &Value) -> Value {
+        json!({"metadata": {"name": name}, "spec": spec})
+    }
+
+    fn objects(kind: &str, items: Vec<Value>) -> Objects {
+        Objects {
+            kind: kind.into(),
+            path: String::new(),
+            items,
+        }
+    }
+
+    fn names(list: &Objects) -> Vec<&str> {
+        list.items
+            .iter()
+            .filter_map(|item| text(item, "/metadata/name"))
+            .collect()
+    }
+
+    #[test]
+    fn objects_of_others_are_left_out() {
+        let target = |name: &str, target: Value| object(name, &json!({"targets": [target]}));
+        let organizations = ["org", "other-org"].map(|name| object(name, &json!({})));
+        let projects = vec![
+            object("own", &json!({"namespaces": ["x", "team"], "organizationName": "org"})),
+            object(
+                "other",
+                &json!({"namespaces": ["others"], "organizationName": "other-org"}),
+            ),
+            object("of-the-rest", &json!({"namespaces": ["*"]})),
+            object("of-none", &json!({})),
+        ];
+        let policies = vec![
+            target(
+                "of-tenant",
+                json!({"kind": "TenantCluster", "name": "a", "namespace": "team"}),
+            ),
+            target("of-project", json!({"kind": "Project", "name": "own"})),
+            target("of-organization", json!({"kind": "Organization", "name": "org"})),
+            target("of-class", json!({"kind": "TenantClass", "name": "gold"})),
+            target(
+                "other-namespace",
+                json!({"kind": "TenantCluster", "name": "a", "namespace": "others"}),
+            ),
+            target("other-project", json!({"kind": "Project", "name": "other"})),
+            target(
+                "other-organization",
+                json!({"kind": "Organization", "name": "other-org"}),
+            ),
+            object("of-nobody", &json!({})),
+        ];
+        let records = ["own", "other"].map(|uid| object(uid, &json!({"tenant": {"uid": uid}})));
+        let mut lists = [
+            // As they are read: before the Projects that say which of them count.
+            objects("Organization", organizations.to_vec()),
+            objects("Project", projects),
+            objects("RateCard", vec![object("card", &json!({}))]),
+            objects("SchedulePolicy", policies),
+            objects("TenantClass", vec![object("gold", &json!({}))]),
+            objects("UsageRecord", records.to_vec()),
+        ];
+        keep_related(&mut lists, &[tenant()]);
+        let [organizations, projects, cards, policies, classes, records] = &lists;
+        assert_eq!(names(organizations), ["org"]);
+        assert_eq!(names(projects), ["own"]);
+        assert!(names(cards).is_empty());
+        assert_eq!(
+            names(policies),
+            ["of-tenant", "of-project", "of-organization", "of-class"]
+        );
+        assert_eq!(names(classes), ["gold"]);
+        assert_eq!(names(records), ["own"]);
+    }
+
+    #[test]
+    fn the_project_of_all_namespaces_has_those_that_no_project_names() {
+        let mut lists = [objects(
+            "Project",
+            vec![
+                object("other", &json!({"namespaces": ["others"]})),
+                object("of-the-rest", &json!({"namespaces": ["*"]})),
+            ],
+        )];
+        keep_related(&mut lists, &[tenant()]);
+        assert_eq!(names(&lists[0]), ["of-the-rest"]);
+    }
+}
