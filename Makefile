@@ -33,8 +33,8 @@ RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
 
 # What real nodes need besides a cluster, as hack/kubernetes/versions calls it.
 NODE_COMPONENTS := kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
-# Programs of others that tests of the suite `system` run.
-TEST_COMPONENTS := kustomize-controller dex
+# Programs of others that tests of the suites `system` and `snapshot_store` run.
+TEST_COMPONENTS := kustomize-controller dex versitygw
 
 .PHONY: help
 help: ## List the targets
@@ -54,7 +54,7 @@ nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calic
 	@hack/charts calico
 
 .PHONY: test-programs
-test-programs: nodes ## The same, and programs of others that tests run: Dex, Flux (3 minutes more)
+test-programs: nodes ## The same, and programs of others that tests run: Dex, Flux, an S3 server (4 minutes more)
 	@hack/kubernetes/build $(TEST_COMPONENTS)
 	@hack/charts $(TEST_COMPONENTS)
 

@@ -34,4 +34,5 @@ pub mod tenant;
 pub mod test_cluster;
 mod tls;
 pub mod token;
+pub mod versitygw;
 pub mod wait;
