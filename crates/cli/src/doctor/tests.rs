@@ -96,7 +96,8 @@ fn healthy() -> Facts {
 
 /// Gives control's rights to its ServiceAccount, as the chart does.
 fn bind_account(facts: &mut Facts) {
-    let account: Subject = read(json!({"kind": "ServiceAccount", "name": "berth-control", "namespace": "berth-system"}));
+    let account: Subject =
+        read(json!({"kind": "ServiceAccount", "name": "berth-control", "namespace": "berth-system"}));
     for binding in facts.cluster_role_bindings.as_mut().unwrap() {
         binding.subjects = Some(vec![account.clone()]);
     }
