@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("has(self.preset) != (has(self.rules) && self.rules.size() > 0)")
     .message("set one of preset and rules"))]
 pub struct ClassAudit {
-    /// Rules that Berth has. None of them logs content of Secrets, ConfigMaps and tokens.
+    /// Rules that Berth has. None of them logs content of Secrets, ConfigMaps and tokens, and of what `spec.encryption` lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<AuditPreset>,
     /// Rules of your own, in the order of the audit policy of API servers: the first rule that matches a request applies. A request that no rule
-    /// matches is not logged. Content of Secrets and tokens is not logged either, whatever the level: only that there was a request. All rules
-    /// together may have 65,536 bytes as JSON.
+    /// matches is not logged. Content of Secrets and tokens, and of what `spec.encryption` lists, is not logged either, whatever the level: only that
+    /// there was a request. All rules together may have 65,536 bytes as JSON, without what Berth adds for `spec.encryption`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub rules: Vec<AuditRule>,

@@ -59,7 +59,7 @@ fn definition_of<K: CustomResourceExt + JsonSchema>() -> CustomResourceDefinitio
     with_kubernetes_schema(definition)
 }
 
-/// The schema of a kind as kube's derive makes it, but that every field keeps its own text.
+/// The schema of a kind as kube's derive makes it, but that every field keeps its own text, which also says what its values mean.
 ///
 /// # Panics
 /// Never: what kube makes of a schema is one that definitions may have.
@@ -71,6 +71,7 @@ fn structural_schema_of<K: JsonSchema>() -> JSONSchemaProps {
             settings.meta_schema = None;
         })
         .with_transform(RecursiveTransform(keep_text_of_field))
+        .with_transform(RecursiveTransform(explain_values))
         .with_transform(AddNullable::default())
         .with_transform(StructuralSchemaRewriter)
         .with_transform(OptionalEnum)
@@ -90,6 +91,50 @@ fn keep_text_of_field(schema: &mut Schema) {
     for alternative in alternatives.into_iter().flatten().filter_map(Value::as_object_mut) {
         alternative.remove("description");
     }
+}
+
+/// Adds to the text of a field what each of its values means, as the schemas of Kubernetes do: what [`StructuralSchemaRewriter`] leaves of the
+/// values are their names. Texts that say it themselves, by `Name:`, stay as they are.
+fn explain_values(schema: &mut Schema) {
+    let Some(text) = schema.get("description").and_then(Value::as_str) else {
+        return;
+    };
+    // An optional field: the type or null.
+    let alternatives = schema.get("anyOf").and_then(Value::as_array);
+    let optional = alternatives.into_iter().flatten().find_map(values_of);
+    // Of a list, kubectl shows the text of the field, and not that of its entries.
+    let of_entries = schema.get("items").and_then(values_of);
+    let is_list = of_entries.is_some();
+    let Some(values) = values_of(schema.as_value()).or(optional).or(of_entries) else {
+        return;
+    };
+    let is_explained = values.iter().all(|(value, _)| text.contains(&format!("{value}:")));
+    let says_nothing = values
+        .iter()
+        .all(|(value, meaning)| meaning.trim_end_matches('.') == value);
+    if is_explained || says_nothing {
+        return;
+    }
+    let lines: Vec<String> = values
+        .iter()
+        .map(|(value, meaning)| format!("- `{value}`: {meaning}"))
+        .collect();
+    let text = format!("{text}\n\nPossible values:\n{}", lines.join("\n"));
+    schema.insert("description".into(), text.into());
+    if is_list && let Some(entries) = schema.get_mut("items").and_then(Value::as_object_mut) {
+        entries.remove("description");
+    }
+}
+
+/// The values of an enum and their texts. None if the schema is of something else.
+fn values_of(schema: &Value) -> Option<Vec<(String, String)>> {
+    let alternatives = schema.get("oneOf")?.as_array()?.iter();
+    let values = alternatives.map(|alternative| {
+        let value = alternative.get("enum")?.as_array()?.first()?.as_str()?;
+        let text = alternative.get("description")?.as_str()?;
+        Some((value.to_owned(), text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    });
+    values.collect()
 }
 
 /// The definition with a schema that follows the Kubernetes API conventions. Schemas that are derived from Rust types make every
@@ -146,7 +191,13 @@ mod tests {
         let of_type = in_code.get("anyOf").map_or(in_code, |alternatives| &alternatives[0]);
         for (name, field) in of_type["properties"].as_object().into_iter().flatten() {
             let (written, path) = (&schema["properties"][name], format!("{path}.{name}"));
-            if !field["description"].is_null() && field["description"] != written["description"] {
+            // What values mean may follow.
+            let is_kept = |text: &str| {
+                written["description"]
+                    .as_str()
+                    .is_some_and(|written| written.starts_with(text))
+            };
+            if field["description"].as_str().is_some_and(|text| !is_kept(text)) {
                 lost.push(path.clone());
             }
             find_lost_texts(field, written, &path, lost);
@@ -175,6 +226,50 @@ mod tests {
         ];
         assert_eq!(lost.len(), all().len(), "a kind is missing in this test");
         assert_eq!(lost.concat(), [""; 0]);
+    }
+
+    #[test]
+    fn texts_say_what_the_values_of_a_field_mean() {
+        let schema_of = |definition: CustomResourceDefinition| {
+            let definition = serde_json::to_value(definition).unwrap();
+            definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].clone()
+        };
+        let tenant = schema_of(definition_of::<TenantCluster>());
+        let pool = schema_of(definition_of::<HostNodePool>());
+        let spec = &tenant["spec"]["properties"];
+        let optional = &spec["schedulingMode"];
+        let required = &tenant["status"]["properties"]["nodeGroups"]["items"]["properties"]["mode"];
+        let list = &pool["spec"]["properties"]["scrub"]["properties"]["steps"];
+        for (field, value) in [
+            (optional, "Host"),
+            (required, "Dynamic"),
+            (list, "GPUReset"),
+            (&tenant["status"]["properties"]["phase"], "Waking"),
+        ] {
+            let text = field["description"].as_str().unwrap();
+            let start = format!("\n- `{value}`: ");
+            assert!(
+                text.contains("\n\nPossible values:\n- ") && text.contains(&start),
+                "{text}"
+            );
+        }
+        // It says it itself.
+        let text = &pool["spec"]["properties"]["allowedNamespaces"]["properties"]["from"]["description"];
+        assert!(!text.as_str().unwrap().contains("Possible values"), "{text}");
+        // Names that need no words.
+        let peers = &spec["network"]["properties"]["egress"]["properties"]["allow"]["items"]["properties"];
+        let text = peers["protocol"]["description"].as_str().unwrap();
+        assert!(!text.contains("Possible values"), "{text}");
+    }
+
+    /// `kubectl apply` writes the whole definition into an annotation, and annotations have at most 256 KiB.
+    #[test]
+    fn definitions_fit_into_an_annotation() {
+        for definition in all() {
+            let name = definition.metadata.name.clone();
+            let size = serde_json::to_string(&definition).unwrap().len();
+            assert!(size < 240 * 1024, "{name:?}: {size}");
+        }
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Encryption of what the API servers of tenants store. Part of a [`TenantClass`](crate::TenantClass), and of the status of a
 //! [`TenantCluster`](crate::TenantCluster).
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use crate::{
+    TenantCluster,
+    conditions::{ENCRYPTED_AT_REST, INFRASTRUCTURE_READY},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,6 +16,8 @@ const SECRETS: &str = "secrets";
 const CONFIG_MAPS: &str = "configmaps";
 /// The end of the groups of Kubernetes itself. Control reads some of their objects in etcd, and could not if they were encrypted.
 const OWN_GROUPS: &str = ".k8s.io";
+/// What the reasons of [`INFRASTRUCTURE_READY`] begin with that are about keys.
+const ENCRYPTION: &str = "Encryption";
 
 /// What the API servers of tenants encrypt before they store it.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,10 +109,64 @@ pub struct EncryptionStatus {
     pub requested_at: Option<Time>,
 }
 
+impl TenantCluster {
+    /// The condition that says why it is not known that everything is encrypted that the tenant stores and that is to be; none if it is, or if nothing is
+    /// to be. Without its keys a tenant does not come as far as the condition [`ENCRYPTED_AT_REST`], which stays as it was.
+    pub fn encryption_obstacle(&self) -> Option<&Condition> {
+        let conditions = &self.status.as_ref()?.conditions;
+        let mut unmet = conditions.iter().filter(|condition| condition.status != "True");
+        let is_of_keys = |condition: &&Condition| {
+            condition.type_ == INFRASTRUCTURE_READY && condition.reason.starts_with(ENCRYPTION)
+        };
+        let of_keys = unmet.clone().find(is_of_keys);
+        of_keys.or_else(|| unmet.find(|condition| condition.type_ == ENCRYPTED_AT_REST))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::TenantClusterSpec;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_obstacle_is_in_the_condition_or_a_missing_key() {
+        let ready = ("InfrastructureReady", "True", "Applied");
+        for (conditions, expected) in [
+            (vec![], None),
+            (vec![ready], None),
+            (vec![ready, ("EncryptedAtRest", "True", "Encrypted")], None),
+            (vec![ready, ("EncryptedAtRest", "False", "Writing")], Some("Writing")),
+            (vec![("EncryptedAtRest", "Unknown", "NotObserved")], Some("NotObserved")),
+            // It was encrypted before the key was lost.
+            (
+                vec![
+                    ("EncryptedAtRest", "True", "Encrypted"),
+                    ("InfrastructureReady", "False", "EncryptionKeyMissing"),
+                ],
+                Some("EncryptionKeyMissing"),
+            ),
+            (
+                vec![
+                    ("EncryptedAtRest", "False", "Sleeping"),
+                    ("InfrastructureReady", "False", "EncryptionKeyMissing"),
+                ],
+                Some("EncryptionKeyMissing"),
+            ),
+            (vec![("InfrastructureReady", "False", "NamespacesFailed")], None),
+        ] {
+            let written = conditions.iter().map(|(type_, status, reason)| {
+                json!({"type": type_, "status": status, "reason": reason, "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            });
+            let written: Vec<Value> = written.collect();
+            let mut cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+            assert_eq!(cluster.encryption_obstacle(), None);
+            cluster.status = Some(serde_json::from_value(json!({ "conditions": written })).unwrap());
+            let reason = cluster.encryption_obstacle().map(|condition| condition.reason.as_str());
+            assert_eq!(reason, expected, "{conditions:?}");
+        }
+    }
 
     #[test]
     fn secrets_are_encrypted_by_default() {

@@ -195,7 +195,7 @@ pub enum IdleLastStep {
     .message("of the kinds of Kubernetes itself, Deployment, StatefulSet, ReplicaSet, ReplicationController and Job can be stopped")
     .field_path(".kind"))]
 #[x_kube(validation = Rule::new("!(self.group in ['', 'apps', 'batch']) || !has(self.suspend)")
-    .message("how the kinds of Kubernetes itself are stopped is known")
+    .message("leave it out for the kinds of Kubernetes itself: Berth knows how to stop these")
     .field_path(".suspend"))]
 pub struct OwnerKind {
     /// API group, empty for the core group.
@@ -219,7 +219,7 @@ pub struct OwnerKind {
 #[x_kube(validation = Rule::new("has(self.path) != has(self.annotation)")
     .message("set one of path and annotation"))]
 #[x_kube(validation = Rule::new("!has(self.value) || has(self.annotation)")
-    .message("is the value of an annotation: a path leads to a field that becomes true")
+    .message("is for annotation: with path, the field becomes true")
     .field_path(".value"))]
 #[x_kube(validation = Rule::new("!has(self.annotation) || !self.annotation.matches('^([a-z0-9.-]+[.])?berth[.]dev/')")
     .message("annotations of berth.dev are Berth's own")

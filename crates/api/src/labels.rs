@@ -375,7 +375,7 @@ pub const SNAPSHOT_TENANT: &str = "berth.dev/snapshot-tenant";
 /// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
 /// Set by: Berth.
 pub const USAGE_MONTH: &str = "berth.dev/usage-month";
-/// Label of `UsageRecord`s: the slug of the tenant that used it. Not [`TENANT`]: what has that label is deleted with the tenant.
+/// Label of `UsageRecord`s: the slug of the tenant that used it, or of the pool that had it. Not [`TENANT`]: what has that label is deleted with the tenant.
 /// Set by: Berth.
 pub const USAGE_TENANT: &str = "berth.dev/usage-tenant";
 

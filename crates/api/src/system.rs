@@ -8,6 +8,8 @@ pub const CONTROL: &str = "berth-control";
 pub const GATEWAY: &str = "berth-gateway";
 /// User of the gateway on the host, which an admission policy confines.
 pub const GATEWAY_USER: &str = "system:serviceaccount:berth-system:berth-gateway";
+/// ServiceAccount, Role and CronJob of the Jobs that make and renew the certificates of Berth's etcd.
+pub const CERTIFICATES: &str = "berth-certificates";
 /// ServiceAccount of the Jobs that scrub and validate nodes. It has no rights, and no token of it is mounted.
 pub const SCRUB_SERVICE_ACCOUNT: &str = "berth-scrub";
 /// PriorityClass of placeholder pods, which show demand to autoscalers.

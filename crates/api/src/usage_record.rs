@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_USAGE_LINES: usize = 512;
 
 /// What one tenant used in one month, in UTC. Control makes it, and keeps it when the tenant, its namespace or its Project is deleted. It
-/// has amounts and no prices: those are applied when a report is made.
+/// has amounts and no prices: those are applied when a report is made. A record without a namespace says what a HostNodePool had, with and without a tenant.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
@@ -19,7 +19,7 @@ pub const MAX_USAGE_LINES: usize = 512;
     derive = "PartialEq",
     shortname = "usage",
     category = "berth",
-    doc = "What one tenant used in one month, in UTC. Made by Berth; not meant to be edited.",
+    doc = "What one tenant used in one month, in UTC, or, without a namespace, the nodes that one HostNodePool had. Made by Berth; not meant to be edited.",
     printcolumn(name = "Month", type_ = "string", json_path = ".spec.month"),
     printcolumn(
         name = "Namespace",
@@ -35,7 +35,21 @@ pub const MAX_USAGE_LINES: usize = 512;
         json_path = ".spec.meteredThrough",
         description = "Time since which usage is not recorded yet"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "In-Use",
+        type_ = "boolean",
+        json_path = ".spec.inUse",
+        priority = 1,
+        description = "Whether the tenant used something when its usage was recorded last"
+    ),
+    printcolumn(
+        name = "UID",
+        type_ = "string",
+        json_path = ".spec.tenant.uid",
+        priority = 1,
+        description = "UID of the TenantCluster or the HostNodePool"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.month == oldSelf.month")
@@ -48,7 +62,7 @@ pub struct UsageRecordSpec {
     /// The month, in UTC, for example 2026-11.
     #[schemars(length(max = 7), regex(pattern = "^[0-9]{4}-(0[1-9]|1[0-2])$"))]
     pub month: String,
-    /// The tenant.
+    /// The tenant, or the pool.
     pub tenant: UsageTenant,
     /// Everything that the tenant used in the month before this time is in `lines`. It never goes back.
     pub metered_through: Time,
@@ -64,24 +78,31 @@ pub struct UsageRecordSpec {
     pub lines: Vec<UsageLine>,
 }
 
-/// A tenant, as it was when its usage was recorded.
+/// A tenant, as it was when its usage was recorded, or a pool.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf")
     .message("the tenant of a UsageRecord is immutable"))]
 pub struct UsageTenant {
-    /// Namespace of the TenantCluster.
+    /// Namespace of the TenantCluster. Empty: the record says what a HostNodePool had.
     #[schemars(length(max = 63))]
     pub namespace: String,
-    /// Name of the TenantCluster.
+    /// Name of the TenantCluster, or of the HostNodePool.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// UID of the TenantCluster: one that was deleted and created again has another one, and other records.
+    /// UID of the TenantCluster or the HostNodePool: one that was deleted and created again has another one, and other records.
     #[schemars(length(max = 128))]
     pub uid: String,
-    /// What Berth names the tenant's objects on the host after.
+    /// What Berth names the tenant's objects on the host after. Of a pool, it is the name of its records alone.
     #[schemars(length(max = 63))]
     pub slug: String,
+}
+
+impl UsageTenant {
+    /// Whether it is a HostNodePool: the record says which nodes the pool had, not what somebody used.
+    pub fn is_pool(&self) -> bool {
+        self.namespace.is_empty()
+    }
 }
 
 /// How much of one resource the tenant used, on nodes, with a class and in a Project that were the same.
@@ -148,19 +169,19 @@ pub struct ResourceHours {
 /// A resource of which usage is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum UsageResource {
-    /// GPUs of the nodes that are assigned to the tenant, whether or not a pod uses them. In GPU-seconds.
+    /// GPUs of the nodes that are assigned to the tenant, whether or not a pod uses them.
     #[serde(rename = "GPU")]
     Gpu,
-    /// The nodes that are assigned to the tenant, with and without GPUs. In node-seconds.
+    /// The nodes that are assigned to the tenant, with and without GPUs.
     Node,
-    /// CPU that the tenant's pods on shared nodes request. In seconds of a thousandth of a core.
+    /// CPU that the tenant's pods on shared nodes request.
     #[serde(rename = "CPU")]
     Cpu,
-    /// Memory that the tenant's pods on shared nodes request. In MiB-seconds.
+    /// Memory that the tenant's pods on shared nodes request.
     Memory,
-    /// Storage that the tenant's PersistentVolumeClaims request. In MiB-seconds.
+    /// Storage that the tenant's PersistentVolumeClaims request.
     Storage,
-    /// The control plane of the tenant, while it does not sleep. In seconds.
+    /// The control plane of the tenant, while it does not sleep.
     ControlPlane,
 }
 

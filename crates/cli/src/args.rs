@@ -13,6 +13,7 @@ use crate::debug::DebugCommand;
 use crate::delete::DeleteArguments;
 use crate::dev::DevCommand;
 use crate::doctor::DoctorArguments;
+use crate::encryption::EncryptionCommand;
 use crate::explain::ExplainTarget;
 use crate::get::GetArguments;
 use crate::host::HostArguments;
@@ -84,6 +85,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: CredentialsCommand,
     },
+    /// Show with which keys tenants encrypt what they store, and replace such a key.
+    Encryption {
+        #[command(subcommand)]
+        command: EncryptionCommand,
+    },
     /// Use a tenant: add a context to your kubeconfig and switch to it, or run a command with it.
     ///
     /// If the address of the tenant is not reached from here, connections go through the API server of the host, for which you need
@@ -108,7 +114,9 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
     Nodes(NodesArguments),
     /// Print the logs of a tenant's control plane.
-    #[command(after_help = "Example:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f")]
+    #[command(
+        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --audit --tail 20"
+    )]
     Logs(LogsArguments),
     /// Check the host cluster and the installation of Berth. Exits with status 1 if there is a problem.
     ///
@@ -288,11 +296,14 @@ mod tests {
             "berth logs a --component nginx",
             "berth logs a --tail -1",
             "berth logs a -f --previous",
+            "berth logs a --audit=all",
             "berth create a --ttl 5",
             "berth create a --ttl=-1h",
             "berth create a --label team",
             "berth create a --label =x",
             "berth create a -l team=vision",
+            "berth encryption rotate",
+            "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
             "berth get a --watch",
@@ -333,7 +344,11 @@ mod tests {
             "berth disconnect",
             "berth sleep a --wait --timeout 1m",
             "berth credentials rotate team/a --wait",
+            "berth encryption rotate team/a --wait --timeout 1h",
+            "berth encryption status",
+            "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
+            "berth logs a --audit --tail 20",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",

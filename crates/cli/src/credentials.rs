@@ -1,22 +1,20 @@
 //! `berth credentials`: ask control to replace the client certificates of a tenant.
-//!
-//! The request is an annotation of the TenantCluster with the time of the request.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use berth_api::labels::CREDENTIALS_ROTATION_REQUESTED_AT;
-use berth_api::{RotationPhase, TenantCluster, requests};
+use berth_api::{RotationPhase, TenantCluster};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
 
-use crate::error::{Error, failed};
+use crate::completion;
+use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::print_line;
+use crate::rotation;
 use crate::tenant;
-use crate::wait::{ConditionProgress, parse_timeout, wait_for};
+use crate::wait::parse_timeout;
 
 /// What to do with credentials.
 #[derive(Debug, Subcommand)]
@@ -33,6 +31,7 @@ pub(crate) enum CredentialsCommand {
 #[derive(Debug, Args)]
 pub(crate) struct RotateArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME.
+    #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until the old certificates are refused, and print the conditions of the tenant as they change.
     #[arg(long)]
@@ -46,48 +45,22 @@ pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> R
     let CredentialsCommand::Rotate(arguments) = command;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
-    let requested_at = request_time(&tenant, host.now().await);
-    let tenants = name.api(&host.client);
-    let patched = tenants
-        .patch(&name.name, &PatchParams::default(), &Patch::Merge(patch(requested_at)))
-        .await;
-    patched.map_err(failed("annotate the tenant"))?;
+    let status = tenant.status.as_ref().and_then(|status| status.credentials.as_ref());
+    let last = status.map(|credentials| credentials.requested_at.0);
+    let requested_at = rotation::request(&host, &name, CREDENTIALS_ROTATION_REQUESTED_AT, last).await?;
     if !arguments.wait {
         print_line(format_args!(
             "TenantCluster {name} gets new credentials; `berth get {name}` shows its progress."
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut progress = ConditionProgress::default();
-    let check = async || {
-        let tenant = name.get(&host.client).await?;
-        let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
-        progress.print(conditions.unwrap_or_default());
-        Ok(is_completed(&tenant, requested_at).then_some(()))
-    };
-    let message = || {
-        format!(
-            "certificates of {name} from before the request are not refused yet; `berth get {name}` shows what it waits for"
-        )
-    };
-    wait_for(arguments.timeout, check, message).await?;
+    let find = |tenant: &TenantCluster| is_completed(tenant, requested_at).then_some(());
+    let missing = format!("certificates of {name} from before the request are not refused yet");
+    rotation::wait_until(&host, &name, arguments.timeout, find, &missing).await?;
     print_line(format_args!(
         "Client certificates of {name} from before {requested_at} are refused; `berth kubeconfig {name} --admin` prints the new kubeconfig."
     ))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The time of a request that is later than the last one, also if two are made within a second.
-fn request_time(tenant: &TenantCluster, now: Timestamp) -> Timestamp {
-    let status = tenant.status.as_ref().and_then(|status| status.credentials.as_ref());
-    let last = status.map(|credentials| credentials.requested_at.0);
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    requests::request_time(now, last)
-}
-
-/// The patch that asks for new credentials.
-fn patch(requested_at: Timestamp) -> Value {
-    json!({"metadata": {"annotations": {CREDENTIALS_ROTATION_REQUESTED_AT: requested_at.to_string()}}})
 }
 
 /// Whether the credentials were replaced for this request, or a later one.
@@ -101,6 +74,7 @@ fn is_completed(tenant: &TenantCluster, requested_at: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn tenant(phase: &str, requested_at: &str) -> TenantCluster {
         serde_json::from_value(json!({
@@ -112,21 +86,6 @@ mod tests {
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_request_is_later_than_the_last_one_and_in_whole_seconds() {
-        let now = at("2026-05-05T12:00:00.7Z");
-        let none = TenantCluster::new("vision", berth_api::TenantClusterSpec::default());
-        assert_eq!(request_time(&none, now), at("2026-05-05T12:00:00Z"));
-        let earlier = tenant("Completed", "2026-05-05T11:59:59Z");
-        assert_eq!(request_time(&earlier, now), at("2026-05-05T12:00:00Z"));
-        let same = tenant("Completed", "2026-05-05T12:00:00Z");
-        assert_eq!(request_time(&same, now), at("2026-05-05T12:00:01Z"));
-        let expected = json!({"metadata": {"annotations": {
-            "berth.dev/credentials-rotation-requested-at": "2026-05-05T12:00:00Z",
-        }}});
-        assert_eq!(patch(at("2026-05-05T12:00:00Z")), expected);
     }
 
     #[test]

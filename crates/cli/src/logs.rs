@@ -7,7 +7,6 @@ use std::sync::Mutex;
 use berth_api::text::printable;
 use clap::Args;
 use futures::future::join_all;
-use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, LogParams};
@@ -15,11 +14,10 @@ use kube::api::{Api, ListParams, LogParams};
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::HostArguments;
+use crate::log_lines::{API_SERVER, Content, Sorter, read_last, read_line};
 use crate::output::print_note;
 use crate::tenant;
 
-/// Bytes of a line that are printed as one: a longer one becomes several.
-const MAX_LINE: u64 = 1 << 20;
 /// Label that names the component of a pod.
 const COMPONENT: &str = "app.kubernetes.io/name";
 
@@ -34,7 +32,10 @@ pub(crate) struct LogsArguments {
     /// Print new lines as they come.
     #[arg(short, long)]
     follow: bool,
-    /// Print only so many of the last lines of each pod.
+    /// Print only the events of the audit log of the API servers. Without this flag they are left out.
+    #[arg(long)]
+    audit: bool,
+    /// Print only so many of the last lines of each pod. With --follow, lines of an API server that are left out count as well.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
     tail: Option<i64>,
     /// Print the log of the container that ran before, for example the one that crashed.
@@ -50,19 +51,21 @@ struct Source {
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Result<ExitCode, Error> {
+    let component = wanted_component(arguments.component.as_deref(), arguments.audit)?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
     let status = tenant.status.as_ref();
     let namespace = status.and_then(|status| status.control_plane_namespace.clone());
     let namespace = namespace.ok_or_else(|| Error::Failed(format!("{name} has no control plane yet")))?;
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), &namespace);
-    let selector = match &arguments.component {
+    let selector = match component {
         Some(component) => format!("{COMPONENT}={component}"),
         None => COMPONENT.to_owned(),
     };
     let list = pods.list(&ListParams::default().labels(&selector)).await;
     let list = list.map_err(failed("list the pods of the control plane"))?;
-    let sources = find_sources(&list.items);
+    let mut sources = find_sources(&list.items);
+    sources.retain(|source| !arguments.audit || source.container == API_SERVER);
     if sources.is_empty() {
         return Err(Error::NotFound(if tenant::is_asleep(&tenant) {
             format!("no pod of {name} runs, because it sleeps; `berth wake {name} --wait` wakes it")
@@ -84,10 +87,16 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     } else {
         pods
     };
+    let content = if arguments.audit {
+        Content::AuditEvents
+    } else {
+        Content::Messages
+    };
     let lock = Mutex::new(());
-    let all = sources
-        .iter()
-        .map(|source| print_log(&pods, source, &parameters, prefix_of(source, &sources), &lock));
+    let all = sources.iter().map(|source| {
+        let prefix = prefix_of(source, &sources);
+        print_log(&pods, source, (&parameters, content), prefix, &lock)
+    });
     let mut failures: Vec<Error> = join_all(all).await.into_iter().filter_map(Result::err).collect();
     if failures.len() == sources.len() {
         return Err(failures.swap_remove(0));
@@ -97,6 +106,24 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
         print_note(format_args!("{failure}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The component whose logs are printed; none: all of them. Only API servers write audit logs.
+fn wanted_component(component: Option<&str>, is_audit: bool) -> Result<Option<&str>, Error> {
+    match component {
+        Some(other) if is_audit && other != API_SERVER => Err(Error::Usage(format!(
+            "--audit prints what {API_SERVER} logs of requests: leave out --component {other}"
+        ))),
+        _ if is_audit => Ok(Some(API_SERVER)),
+        component => Ok(component),
+    }
+}
+
+/// The number of last lines that are kept here, because the kubelet would count others of the API server as well; none: it is asked for them.
+fn lines_kept_here(source: &Source, parameters: &LogParams) -> Option<usize> {
+    let lines = parameters.tail_lines?;
+    let is_kept = source.container == API_SERVER && !parameters.follow;
+    is_kept.then(|| usize::try_from(lines).unwrap_or(usize::MAX))
 }
 
 /// Every container of every pod.
@@ -125,7 +152,7 @@ fn prefix_of(source: &Source, all: &[Source]) -> String {
 async fn print_log(
     pods: &Api<Pod>,
     source: &Source,
-    parameters: &LogParams,
+    (parameters, content): (&LogParams, Content),
     prefix: String,
     lock: &Mutex<()>,
 ) -> Result<(), Error> {
@@ -135,32 +162,41 @@ async fn print_log(
             "cannot read the log of container {container} of {pod}: {error}"
         ))
     };
+    let kept = lines_kept_here(source, parameters);
     let parameters = LogParams {
         container: Some(container.clone()),
+        tail_lines: parameters.tail_lines.filter(|_| kept.is_none()),
         ..parameters.clone()
     };
     let stream = pods.log_stream(pod, &parameters).await;
-    let stream = stream.map_err(|error| failed(&describe(&error)))?;
-    let mut reader = stream;
+    let mut reader = stream.map_err(|error| failed(&describe(&error)))?;
+    // A reader that has closed the pipe (`| head`) is no error.
+    let print = |line: &[u8]| {
+        let _guard = lock.lock();
+        writeln!(io::stdout(), "{prefix}{}", text_of(line)).is_ok()
+    };
+    if let Some(lines) = kept {
+        let last = read_last(&mut reader, content, lines, usize::MAX).await;
+        let last = last.map_err(|error| failed(&error))?;
+        for line in &last.lines {
+            if !print(line) {
+                break;
+            }
+        }
+        return Ok(());
+    }
+    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line)
         .await
         .map_err(|error| failed(&error))?
     {
-        let _guard = lock.lock();
-        if writeln!(io::stdout(), "{prefix}{}", text_of(&line)).is_err() {
+        let is_wanted = *container != *API_SERVER || sorter.wants(&line);
+        if is_wanted && !print(&line) {
             return Ok(());
         }
     }
     Ok(())
-}
-
-/// Reads the next line, or the next [`MAX_LINE`] bytes of a longer one, in place of what is in `line`. Returns whether there is one.
-async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<bool> {
-    line.clear();
-    let mut part = reader.take(MAX_LINE);
-    part.read_until(b'\n', line).await?;
-    Ok(!line.is_empty())
 }
 
 /// A line as it is printed: programs of the control plane log what servers and webhooks of the tenant answer.
@@ -189,6 +225,38 @@ mod tests {
         assert_eq!(lines[..2], [first, String::new()]);
         let lengths: Vec<usize> = lines[2..].iter().map(String::len).collect();
         assert_eq!(lengths, [1 << 20, 1_500_000 - (1 << 20)]);
+    }
+
+    #[test]
+    fn an_audit_log_is_only_that_of_api_servers() {
+        assert_eq!(wanted_component(None, false).unwrap(), None);
+        assert_eq!(wanted_component(Some("coredns"), false).unwrap(), Some("coredns"));
+        for component in [None, Some("kube-apiserver")] {
+            assert_eq!(wanted_component(component, true).unwrap(), Some("kube-apiserver"));
+        }
+        let wrong = wanted_component(Some("coredns"), true);
+        assert!(matches!(wrong, Err(Error::Usage(_))), "{wrong:?}");
+    }
+
+    #[test]
+    fn last_lines_of_an_api_server_are_counted_without_those_that_are_left_out() {
+        let kept = |container: &str, tail_lines: Option<i64>, follow: bool| {
+            let source = Source {
+                pod: "pod".into(),
+                container: container.into(),
+            };
+            let parameters = LogParams {
+                follow,
+                tail_lines,
+                ..LogParams::default()
+            };
+            lines_kept_here(&source, &parameters)
+        };
+        assert_eq!(kept("kube-apiserver", Some(100), false), Some(100));
+        assert_eq!(kept("kube-apiserver", Some(0), false), Some(0));
+        assert_eq!(kept("kube-apiserver", None, false), None);
+        assert_eq!(kept("kube-apiserver", Some(100), true), None);
+        assert_eq!(kept("coredns", Some(100), false), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod debug;
 mod delete;
 mod dev;
 mod doctor;
+mod encryption;
 mod error;
 mod explain;
 mod get;
@@ -19,6 +20,7 @@ mod idle;
 mod images;
 mod kubeconfig;
 mod list;
+mod log_lines;
 mod logs;
 mod man;
 mod node;
@@ -26,6 +28,7 @@ mod nodes;
 mod output;
 mod quota;
 mod restore;
+mod rotation;
 mod simulate;
 mod sleep;
 mod snapshot;
@@ -93,6 +96,7 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Delete(arguments) => delete::run(host, &arguments).await,
         Command::Kubeconfig(arguments) => kubeconfig::run(host, &arguments).await,
         Command::Credentials { command } => credentials::run(host, &command).await,
+        Command::Encryption { command } => encryption::run(host, &command).await,
         Command::Connect(arguments) => connect::run(host, &arguments).await,
         Command::Disconnect(arguments) => connect::disconnect(host, &arguments),
         Command::Sleep(arguments) => sleep::run(host, sleep::Request::Sleep, &arguments).await,

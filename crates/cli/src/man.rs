@@ -29,7 +29,12 @@ mod tests {
     fn each_command_has_a_page_and_hidden_ones_have_none() {
         let dir = tempfile::tempdir().unwrap();
         run(Arguments::command(), dir.path()).unwrap();
-        for page in ["berth.1", "berth-create.1", "berth-dev-up.1"] {
+        for page in [
+            "berth.1",
+            "berth-create.1",
+            "berth-dev-up.1",
+            "berth-encryption-rotate.1",
+        ] {
             assert!(
                 fs::read_to_string(dir.path().join(page)).unwrap().contains(".TH"),
                 "{page}"

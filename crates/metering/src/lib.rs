@@ -6,6 +6,7 @@
 //! | [`Meter`] | counts what is observed, and says which `UsageRecord`s are to be written |
 //! | [`PriceBook`] | what usage costs, by `RateCard`s |
 //! | [`report()`] | usage and costs of some days, by tenant, project or other groups |
+//! | [`unassigned_report()`] | the same of nodes that no tenant had |
 //! | [`summarize()`] | the sums of a record, which its TenantCluster shows |
 //! | [`focus`] | the same as rows of the FinOps Open Cost and Usage Specification |
 //!
@@ -30,5 +31,5 @@ pub use item::{Identity, Item, LineKey};
 pub use meter::{Cut, Meter, Observed};
 pub use price::{Cost, Price, PriceBook, PriceError, Priced};
 pub use record::is_expired;
-pub use report::{GroupBy, Query, Report, Row, report};
+pub use report::{GroupBy, Query, Report, Row, report, unassigned_report};
 pub use summary::{record_of_summary, summarize};

@@ -5,13 +5,14 @@ use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
 use std::collections::HashMap;
 
-/// What decides how a request ends whose pods are served one by one, besides what was decided before.
+/// What decides how a request ends whose pods may run in any domains, besides what was decided before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Likeness {
     group: usize,
     /// With the priority of the request.
     stage: Stage,
     selector: usize,
+    gang: bool,
     /// The pods that have no node. Their number decides as well: the free node that suits one of them may be small enough for a limit, and that for
     /// eight of them not.
     unplaced: Load,
@@ -28,13 +29,18 @@ struct Failed<'a> {
 
 /// Requests that got nothing, the last one of those that are alike.
 #[derive(Default)]
-pub(crate) struct FailedRequests<'a>(HashMap<Likeness, Failed<'a>>);
+pub(crate) struct FailedRequests<'a> {
+    known: HashMap<Likeness, Failed<'a>>,
+    /// [`PlanningPass::changes`] when the last of them was noted: all are of no use after a change.
+    changes: Option<u64>,
+}
 
 impl<'a> PlanningPass<'a> {
-    /// As [`Self::serve_pods`]. A request like one that got nothing ends as that one did, without a search, unless something has changed since.
-    pub fn serve_pods_unless_in_vain(&mut self, request: usize, stage: Stage) -> Outcome {
-        let likeness = self.likeness(request, stage);
-        if let Some(failed) = self.find_failed(&likeness) {
+    /// Serves a request whose pods may run in any domains. One like another that got nothing ends as that one did, without a search, unless something has
+    /// changed since.
+    pub fn serve_unless_in_vain(&mut self, request: usize, stage: Stage) -> Outcome {
+        let failed = self.find_failed(request, stage);
+        if let Some(failed) = failed.filter(|failed| !self.may_keep_nodes(request, failed)) {
             if cfg!(debug_assertions) {
                 self.check_in_vain(request, stage, &failed);
             }
@@ -46,15 +52,34 @@ impl<'a> PlanningPass<'a> {
         // What an earlier step of this request has found out is not known of those like it.
         let is_first_step = self.enough.is_none();
         let changes = self.changes;
-        let outcome = self.serve_pods(request, stage);
+        let outcome = self.serve_in_any_domains(request, stage);
         let progress = &self.progress[request];
         let got_nothing = outcome != Outcome::Progress && !progress.unplaced.is_empty();
-        if got_nothing && is_first_step && self.changes == changes {
+        // The gang that waited too long counts fewer pods now, even if no node is kept for it.
+        let is_alike = is_first_step && self.starved_gang != Some(request);
+        if got_nothing && is_alike && self.changes == changes {
             let is_blocked = outcome == Outcome::Finished;
             let blocked_by = progress.blocked_by.clone().filter(|_| is_blocked);
-            self.failed.0.insert(likeness, Failed { changes, blocked_by });
+            let likeness = self.likeness(request, stage);
+            self.failed.known.insert(likeness, Failed { changes, blocked_by });
+            self.failed.changes = Some(changes);
         }
         outcome
+    }
+
+    fn serve_in_any_domains(&mut self, request: usize, stage: Stage) -> Outcome {
+        if self.view.requests[request].demand.gang {
+            self.serve_gang(request, stage)
+        } else {
+            self.serve_pods(request, stage)
+        }
+    }
+
+    /// Whether free nodes may be kept for a gang that lacks others: it may have waited for longer than the one that is like it.
+    fn may_keep_nodes(&mut self, request: usize, failed: &Failed<'a>) -> bool {
+        let lacks_nodes = failed.blocked_by == Some(Blocked::NoFreeNodes);
+        let is_starved = lacks_nodes && self.view.requests[request].demand.gang && self.is_starved(request);
+        is_starved && self.starved_gang.is_none()
     }
 
     fn likeness(&self, request: usize, stage: Stage) -> Likeness {
@@ -63,13 +88,17 @@ impl<'a> PlanningPass<'a> {
             group: spec.group,
             stage,
             selector: spec.selector,
+            gang: spec.demand.gang,
             unplaced: self.progress[request].unplaced.clone(),
         }
     }
 
     /// How a request like this ended, if nothing has changed since.
-    fn find_failed(&self, likeness: &Likeness) -> Option<Failed<'a>> {
-        let failed = self.failed.0.get(likeness)?;
+    fn find_failed(&self, request: usize, stage: Stage) -> Option<Failed<'a>> {
+        if self.failed.changes != Some(self.changes) {
+            return None;
+        }
+        let failed = self.failed.known.get(&self.likeness(request, stage))?;
         (failed.changes == self.changes).then(|| failed.clone())
     }
 
@@ -77,7 +106,7 @@ impl<'a> PlanningPass<'a> {
     /// test of a plan tests that plans are the same with and without the searches that are left out.
     fn check_in_vain(&mut self, request: usize, stage: Stage, failed: &Failed<'a>) {
         let lacking = self.lacking.len();
-        let outcome = self.serve_pods(request, stage);
+        let outcome = self.serve_in_any_domains(request, stage);
         self.lacking.truncate(lacking);
         let is_blocked = outcome == Outcome::Finished;
         let blocked_by = self.progress[request].blocked_by.as_ref().filter(|_| is_blocked);
@@ -165,11 +194,11 @@ mod tests {
     }
 
     fn serve(pass: &mut PlanningPass<'_>, request: usize) -> Outcome {
-        pass.serve_pods_unless_in_vain(request, STAGE)
+        pass.serve_unless_in_vain(request, STAGE)
     }
 
     fn is_known(pass: &PlanningPass<'_>, request: usize) -> bool {
-        pass.find_failed(&pass.likeness(request, STAGE)).is_some()
+        pass.find_failed(request, STAGE).is_some()
     }
 
     #[test]
@@ -191,5 +220,32 @@ mod tests {
         assert!(!is_known(&pass, 1));
         assert_eq!(serve(&mut pass, 1), Outcome::Progress);
         assert_eq!(pass.progress[1].earmarked, [0], "the node comes to it");
+    }
+
+    #[test]
+    fn a_gang_ends_like_another_unless_nodes_may_be_kept_for_it() {
+        let mut fleet = fleet();
+        let demand = fleet.tenants[1].node_groups[0].demand.iter_mut();
+        for (demand, waiting_since) in demand.zip([99_900, 0, 0]) {
+            *demand = Demand {
+                gang: true,
+                waiting_since,
+                ..pods(&demand.name, 1, 8)
+            };
+        }
+        let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
+        let tree = Tree::new(&fleet.pools[0], &fleet.quotas, &catalog.tenants);
+        let mut pass = PlanningPass::new(catalog.view(fleet.now, &fleet.pools[0]), tree);
+        for request in 0..3 {
+            assert_eq!(serve(&mut pass, request), Outcome::Finished);
+            assert!(is_known(&pass, request));
+        }
+        assert_eq!(
+            pass.starved_gang,
+            Some(1),
+            "it has waited for longer than the one like it"
+        );
+        assert_eq!(pass.lacking, [0, 1, 2]);
+        assert_eq!(pass.progress[2].blocked_by, Some(Blocked::NoFreeNodes));
     }
 }

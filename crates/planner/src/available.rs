@@ -3,13 +3,15 @@
 
 use crate::Topology;
 use crate::load::Load;
+use crate::taking::Taking;
 use crate::view::{Kind, View};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Nodes by topology domain. Domains that are alike are searched once.
 pub(crate) struct AvailableNodes {
     by_domain: Vec<DomainNodes>,
-    alike: BTreeMap<Shape, BTreeSet<usize>>,
+    alike: BTreeMap<Rc<Shape>, BTreeSet<usize>>,
     /// Number of domains. Nodes without a domain are in the last entry of `by_domain`.
     domains: usize,
     pub nodes: usize,
@@ -23,6 +25,8 @@ struct DomainNodes {
     size: u32,
     /// By kind; the last of each list is the first by name.
     kinds: Vec<(usize, Vec<usize>)>,
+    /// What follows from it.
+    shape: Rc<Shape>,
 }
 
 /// What decides which requests a domain suits: how many available nodes it has, whether these are all of its nodes, and how
@@ -76,7 +80,7 @@ impl AvailableNodes {
             .into_iter()
             .map(|size| DomainNodes {
                 size,
-                kinds: Vec::new(),
+                ..DomainNodes::default()
             })
             .collect();
         Self {
@@ -99,13 +103,8 @@ impl AvailableNodes {
                 Err(at) => of_domain.insert(at, (kind, vec![node])),
             }
         }
-        for (domain, domain_nodes) in self
-            .by_domain
-            .iter()
-            .enumerate()
-            .filter(|(_, domain_nodes)| !domain_nodes.kinds.is_empty())
-        {
-            self.alike.entry(domain_nodes.shape()).or_default().insert(domain);
+        for domain in 0..self.by_domain.len() {
+            self.list_domain(domain);
         }
     }
 
@@ -126,19 +125,21 @@ impl AvailableNodes {
     }
 
     fn unlist_domain(&mut self, domain: usize) {
-        let shape = self.by_domain[domain].shape();
-        if let Some(domains) = self.alike.get_mut(&shape) {
+        let shape = &self.by_domain[domain].shape;
+        if let Some(domains) = self.alike.get_mut(shape) {
             domains.remove(&domain);
             if domains.is_empty() {
-                self.alike.remove(&shape);
+                self.alike.remove(shape);
             }
         }
     }
 
     fn list_domain(&mut self, domain: usize) {
-        let domain_nodes = &self.by_domain[domain];
+        let domain_nodes = &mut self.by_domain[domain];
+        domain_nodes.shape = Rc::new(domain_nodes.shape());
         if !domain_nodes.kinds.is_empty() {
-            self.alike.entry(domain_nodes.shape()).or_default().insert(domain);
+            let shape = domain_nodes.shape.clone();
+            self.alike.entry(shape).or_default().insert(domain);
         }
     }
 
@@ -186,8 +187,24 @@ impl AvailableNodes {
     /// Nodes of one domain for a load, as far as there are any, and what could not be placed on them.
     pub fn find_in_domain(&self, domain: usize, load: &Load, selector: usize, kinds: &[Kind]) -> (Vec<usize>, Load) {
         let domain_nodes = &self.by_domain[domain];
-        let (taken, rest) = take_from(&domain_nodes.shape().2, load, selector, kinds, false);
+        let (taken, rest) = Taking::new(load, selector, kinds, false).take(&domain_nodes.shape.2);
         (domain_nodes.first_nodes(&taken), rest)
+    }
+
+    /// The nodes of each domain, by name.
+    pub fn list_by_domain(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
+        let domains = self
+            .alike
+            .values()
+            .flatten()
+            .copied()
+            .filter(|domain| *domain != self.domains);
+        domains.map(|domain| {
+            let lists = self.by_domain[domain].kinds.iter();
+            let mut nodes: Vec<usize> = lists.flat_map(|(_, list)| list).copied().collect();
+            nodes.sort_unstable();
+            (domain, nodes)
+        })
     }
 
     /// The best domain for a load: one where the tenant has nodes already, then the tightest that holds all of it without
@@ -199,39 +216,42 @@ impl AvailableNodes {
         searched: &BTreeSet<usize>,
         kinds: &[Kind],
     ) -> Option<(usize, Vec<usize>, Load)> {
-        let mut preferred: BTreeMap<Shape, usize> = BTreeMap::new();
-        for domain in search
-            .preferred_domains
-            .iter()
-            .filter(|domain| !searched.contains(domain))
-        {
-            if !self.by_domain[*domain].kinds.is_empty() {
-                preferred.entry(self.by_domain[*domain].shape()).or_insert(*domain);
-            }
-        }
-        let preferred: Vec<(&Shape, usize)> = preferred.iter().map(|(shape, domain)| (shape, *domain)).collect();
-        self.choose_domain(search, load, &preferred, kinds).or_else(|| {
+        let one_is_enough = search.first && self.domains == 0;
+        let taking = Taking::new(load, search.selector, kinds, one_is_enough);
+        let preferred = self.list_preferred(search.preferred_domains, searched);
+        let domain = self.choose_domain(search, &taking, &preferred).or_else(|| {
             let away = self.alike.iter().filter_map(|(shape, domains)| {
                 let domain = domains.iter().find(|domain| !searched.contains(domain))?;
-                Some((shape, *domain))
+                Some((&**shape, *domain))
             });
-            self.choose_domain(search, load, &away.collect::<Vec<_>>(), kinds)
-        })
+            self.choose_domain(search, &taking, &away.collect::<Vec<_>>())
+        })?;
+        let (taken, rest) = taking.take(&self.by_domain[domain].shape.2);
+        Some((domain, taken, rest))
+    }
+
+    /// Of some domains that are not searched yet the first one of each shape, by shape. Either each of these domains is looked at, or each shape, whichever are
+    /// fewer: one group may have nodes in all domains.
+    fn list_preferred(&self, domains: &BTreeSet<usize>, searched: &BTreeSet<usize>) -> Vec<(&Shape, usize)> {
+        if domains.len() > self.alike.len() {
+            let shapes = self.alike.iter();
+            let first = shapes.filter_map(|(shape, alike)| Some((&**shape, find_in_both(domains, alike, searched)?)));
+            return first.collect();
+        }
+        let mut preferred: BTreeMap<&Shape, usize> = BTreeMap::new();
+        for domain in domains.iter().filter(|domain| !searched.contains(domain)) {
+            let domain_nodes = &self.by_domain[*domain];
+            if !domain_nodes.kinds.is_empty() {
+                preferred.entry(&domain_nodes.shape).or_insert(*domain);
+            }
+        }
+        preferred.into_iter().collect()
     }
 
     /// The best of `domains`, which are sorted by size, the smallest first.
-    fn choose_domain(
-        &self,
-        search: &Search<'_>,
-        load: &Load,
-        domains: &[(&Shape, usize)],
-        kinds: &[Kind],
-    ) -> Option<(usize, Vec<usize>, Load)> {
-        let one_is_enough = search.first && self.domains == 0;
+    fn choose_domain(&self, search: &Search<'_>, taking: &Taking<'_>, domains: &[(&Shape, usize)]) -> Option<usize> {
         let is_domain = |domain: usize| !search.single_domain || domain != self.domains;
-        let matching = kinds.iter().filter(|kind| kind.matches[search.selector]);
-        let least = matching.filter_map(|kind| load.nodes_of(&kind.capacity)).min();
-        let least = if one_is_enough { 1 } else { least.unwrap_or(1) };
+        let least = taking.least_nodes();
         // The tightest that holds all of it; one that would break up a whole domain only if there is no other.
         let mut breaks = None;
         let from = domains.partition_point(|(shape, _)| shape.0 < least);
@@ -239,12 +259,12 @@ impl AvailableNodes {
             if breaks.is_some() && shape.1 && shape.0 > least {
                 continue;
             }
-            let (taken, rest) = take_from(&shape.2, load, search.selector, kinds, one_is_enough);
-            if rest.is_empty() || (one_is_enough && !taken.is_empty()) {
-                if shape.1 && taken.len() < shape.0 as usize {
-                    breaks.get_or_insert((*domain, taken, rest));
+            let (taken, is_enough) = taking.count(&shape.2);
+            if is_enough {
+                if shape.1 && taken < shape.0 as usize {
+                    breaks.get_or_insert(*domain);
                 } else {
-                    return Some((*domain, taken, rest));
+                    return Some(*domain);
                 }
             }
         }
@@ -252,34 +272,32 @@ impl AvailableNodes {
             return breaks;
         }
         // No domain holds all of it: the one that holds the most.
-        let mut most: Option<(usize, Vec<usize>, Load)> = None;
+        let mut most: Option<(usize, usize)> = None;
         for (shape, domain) in domains.iter().rev() {
-            let already = most.as_ref().map_or(0, |(_, taken, _)| taken.len());
+            let (already, first) = most.unwrap_or((0, usize::MAX));
             if (shape.0 as usize) < already {
                 break;
             }
-            let (taken, rest) = take_from(&shape.2, load, search.selector, kinds, false);
-            let first = most.as_ref().map_or(usize::MAX, |most| most.0);
-            if taken.len() > already || (!taken.is_empty() && taken.len() == already && *domain < first) {
-                most = Some((*domain, taken, rest));
+            let (taken, _) = taking.count(&shape.2);
+            if taken > already || (taken > 0 && taken == already && *domain < first) {
+                most = Some((taken, *domain));
             }
         }
-        most
+        most.map(|(_, domain)| domain)
     }
 }
 
 impl DomainNodes {
     /// The first nodes by name, one for each kind in `wanted`.
     fn first_nodes(&self, wanted: &[usize]) -> Vec<usize> {
-        let mut lists: BTreeMap<usize, _> = self
-            .kinds
-            .iter()
-            .map(|(kind, list)| (*kind, list.iter().rev()))
-            .collect();
-        wanted
-            .iter()
-            .filter_map(|kind| lists.get_mut(kind)?.next().copied())
-            .collect()
+        let mut taken = vec![0; self.kinds.len()];
+        let mut take = |kind: &usize| {
+            let at = self.kinds.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
+            taken[at] += 1;
+            let list = &self.kinds[at].1;
+            list.len().checked_sub(taken[at]).map(|last| list[last])
+        };
+        wanted.iter().filter_map(&mut take).collect()
     }
 
     fn shape(&self) -> Shape {
@@ -293,29 +311,19 @@ impl DomainNodes {
     }
 }
 
-/// Kinds of the nodes to take, one entry for each node, and what is left of the load. The smallest node that holds the rest is
-/// taken, else the largest.
-fn take_from(there: &[(usize, u32)], load: &Load, selector: usize, kinds: &[Kind], one: bool) -> (Vec<usize>, Load) {
-    let mut there: Vec<(usize, u32)> = there
-        .iter()
-        .copied()
-        .filter(|(kind, _)| kinds[*kind].matches[selector])
-        .collect();
-    there.sort_by_key(|(kind, _)| (kinds[*kind].gpus, *kind));
-    let (mut taken, mut rest) = (Vec::new(), load.clone());
-    while !rest.is_empty() && (!one || taken.is_empty()) {
-        there.retain(|(kind, count)| *count > 0 && rest.any_fits(&kinds[*kind].capacity));
-        let holds_all = |kind: usize| rest.nodes_of(&kinds[kind].capacity) == Some(1);
-        let choice = there.iter().position(|(kind, _)| holds_all(*kind));
-        let Some(at) = choice.or_else(|| there.len().checked_sub(1)) else {
-            break;
-        };
-        let kind = there[at].0;
-        rest.place(&mut kinds[kind].capacity.clone());
-        there[at].1 -= 1;
-        taken.push(kind);
+/// The first domain that is in both sets and not searched yet.
+fn find_in_both(one: &BTreeSet<usize>, other: &BTreeSet<usize>, searched: &BTreeSet<usize>) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let domain = *one.range(from..).next()?;
+        from = *other.range(domain..).next()?;
+        if from == domain {
+            if !searched.contains(&domain) {
+                return Some(domain);
+            }
+            from += 1;
+        }
     }
-    (taken, rest)
 }
 
 #[cfg(test)]
@@ -390,6 +398,27 @@ mod tests {
         let available = available(&[(&[0], 1), (&[0, 0], 1)]);
         assert_eq!(find(&available, 1, 8, 0, &[], false), [0]);
         assert_eq!(find(&available, 1, 8, 0, &[1], false), [1]);
+    }
+
+    #[test]
+    fn of_many_domains_of_a_group_the_first_one_that_is_alike_is_found() {
+        // More domains than shapes, and one domain without free nodes.
+        let available = available(&[(&[0], 1), (&[], 2), (&[0], 1), (&[0], 1), (&[0, 0], 0)]);
+        assert_eq!(find(&available, 1, 8, 0, &[1, 2, 3], false), [1]);
+        assert_eq!(
+            find(&available, 2, 8, 0, &[1, 2, 3], false),
+            [1, 2],
+            "one after the other"
+        );
+        assert_eq!(find(&available, 3, 8, 0, &[1, 2, 3], false), [1, 2, 0]);
+        let in_both = |one: &[usize], other: &[usize], searched: &[usize]| {
+            let [one, other, searched] = [one, other, searched].map(|set| set.iter().copied().collect());
+            find_in_both(&one, &other, &searched)
+        };
+        assert_eq!(in_both(&[1, 4, 7, 9], &[2, 7, 9], &[]), Some(7));
+        assert_eq!(in_both(&[1, 4, 7, 9], &[2, 7, 9], &[7]), Some(9));
+        assert_eq!(in_both(&[1, 4], &[2, 7], &[]), None);
+        assert_eq!(in_both(&[], &[0], &[]), None);
     }
 
     #[test]

@@ -3,12 +3,36 @@
 use crate::available::AvailableNodes;
 use crate::load::{Load, Part};
 use crate::pass::{Blocked, PlanningPass};
+use crate::view::View;
 use crate::{Impossible, Topology};
+use std::collections::HashMap;
+
+/// All nodes of a pool, and which requests fit there.
+#[derive(Default)]
+struct AllNodes {
+    /// Listed on first use.
+    nodes: Option<AvailableNodes>,
+    /// What is known, by the number of the selector, whether one domain is needed, and the pods. Many gangs have pods that are alike.
+    known: HashMap<(usize, bool, Load), bool>,
+}
+
+impl AllNodes {
+    /// Whether all pods of a request fit.
+    fn fit(&mut self, request: usize, view: &View<'_>) -> bool {
+        let spec = &view.requests[request];
+        let single_domain = spec.demand.topology == Topology::SingleDomain;
+        let known = self.known.entry((spec.selector, single_domain, spec.load.clone()));
+        let nodes = self.nodes.get_or_insert_with(|| AvailableNodes::of(view, |_| true));
+        let fit = *known.or_insert_with(|| nodes.fits(request, view));
+        debug_assert_eq!(fit, nodes.fits(request, view), "pods that are alike fit on other nodes");
+        fit
+    }
+}
 
 impl PlanningPass<'_> {
     /// Rejects requests that cannot be served, however long they wait.
     pub fn reject_impossible_requests(&mut self) {
-        let mut all_nodes: Option<AvailableNodes> = None;
+        let mut all_nodes = AllNodes::default();
         for request in 0..self.view.requests.len() {
             if let Some(impossible) = self.find_impossibility(request, &mut all_nodes) {
                 self.progress[request].blocked_by = Some(Blocked::Impossible(impossible));
@@ -16,7 +40,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    fn find_impossibility(&self, request: usize, all_nodes: &mut Option<AvailableNodes>) -> Option<Impossible> {
+    fn find_impossibility(&self, request: usize, all_nodes: &mut AllNodes) -> Option<Impossible> {
         let spec = &self.view.requests[request];
         let group = &self.view.node_groups[spec.group];
         if !self.knows_a_node() || spec.load.is_empty() {
@@ -39,7 +63,7 @@ impl PlanningPass<'_> {
                 max_nodes: group.spec.max_nodes,
             });
         }
-        let gpus = self.view.smallest_node_gpus() * u64::from(needed);
+        let gpus = self.view.smallest_node_gpus * u64::from(needed);
         if let Some(limit) = self.tree.limit_below(group.tenant, gpus) {
             return Some(Impossible::OverQuota {
                 gpus,
@@ -52,22 +76,15 @@ impl PlanningPass<'_> {
             let max_nodes = limits.max_nodes.filter(|max| needed > *max)?;
             return Some(Impossible::OverPoolMaximum { needed, max_nodes });
         }
-        let all_nodes = all_nodes.get_or_insert_with(|| AvailableNodes::of(&self.view, |_| true));
-        (!all_nodes.fits(request, &self.view)).then_some(match spec.demand.topology {
+        (!all_nodes.fit(request, &self.view)).then_some(match spec.demand.topology {
             Topology::Any => Impossible::PoolTooSmall,
             Topology::SingleDomain => Impossible::DomainTooSmall,
         })
     }
 
     fn fits_some_node(&self, request: usize, part: &Part) -> bool {
-        let pod = Load {
-            parts: vec![Part {
-                left: 1,
-                each: part.each.clone(),
-            }],
-        };
         let selector = self.view.requests[request].selector;
         let mut matching = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
-        matching.any(|kind| pod.any_fits(&kind.capacity))
+        matching.any(|kind| part.fit_on(&kind.capacity) > 0)
     }
 }

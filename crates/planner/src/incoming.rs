@@ -5,7 +5,7 @@
 
 use crate::Seconds;
 use crate::pass::{Decision, PlanningPass};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When a node comes. The smallest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,36 +38,44 @@ pub(crate) struct Entry {
 #[derive(Default)]
 pub(crate) struct Incoming {
     by_kind: BTreeMap<usize, BTreeMap<Source, BTreeSet<Arrival>>>,
-    known: HashMap<usize, Entry>,
+    /// By node.
+    known: Vec<Option<Entry>>,
+    count: usize,
 }
 
 impl Incoming {
     /// Whether no node will be free.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.count == 0
     }
 
     /// The number of nodes.
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.count
     }
 
     /// Whether a node is among them.
     pub fn contains(&self, node: usize) -> bool {
-        self.known.contains_key(&node)
+        self.known.get(node).is_some_and(Option::is_some)
     }
 
     /// Adds a node, or changes what is known of it.
     pub fn insert(&mut self, entry: Entry) {
         self.remove(entry.arrival.node);
-        self.known.insert(entry.arrival.node, entry);
+        let node = entry.arrival.node;
+        if node >= self.known.len() {
+            self.known.resize(node + 1, None);
+        }
+        self.known[node] = Some(entry);
+        self.count += 1;
         let of_kind = self.by_kind.entry(entry.kind).or_default();
         of_kind.entry(entry.source).or_default().insert(entry.arrival);
     }
 
     /// Removes a node. Returns what [`Self::insert`] needs to add it again.
     pub fn remove(&mut self, node: usize) -> Option<Entry> {
-        let entry = self.known.remove(&node)?;
+        let entry = self.known.get_mut(node)?.take()?;
+        self.count -= 1;
         if let Some(of_kind) = self.by_kind.get_mut(&entry.kind) {
             if let Some(arrivals) = of_kind.get_mut(&entry.source) {
                 arrivals.remove(&entry.arrival);

@@ -52,9 +52,11 @@ mod shared_pauses;
 mod stage;
 mod starvation;
 mod staying;
+mod taking;
 mod tree;
 mod unused;
 mod unused_nodes;
+mod victims;
 mod view;
 mod wait_for_gang;
 

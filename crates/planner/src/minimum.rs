@@ -104,7 +104,7 @@ impl PlanningPass<'_> {
             return true;
         };
         let missing: u32 = lacking.iter().map(|(_, missing)| missing).sum();
-        let gpus = self.view.smallest_node_gpus() * u64::from(missing);
+        let gpus = self.view.smallest_node_gpus * u64::from(missing);
         if let Err(blocked) = self.check_quota_limits(tenant, gpus) {
             for (group, _) in lacking {
                 self.groups[*group].minimum_blocked_by = Some(blocked.clone());
@@ -216,7 +216,7 @@ impl PlanningPass<'_> {
         // Nor if a limit forbids that many of the smallest ones. Nodes that others below the same limit lose count until they are gone: the next plan would
         // not keep them for the minimum.
         if self
-            .check_quota_limits(tenant, self.view.smallest_node_gpus() * u64::from(missing))
+            .check_quota_limits(tenant, self.view.smallest_node_gpus * u64::from(missing))
             .is_err()
         {
             return false;
@@ -389,7 +389,7 @@ impl PlanningPass<'_> {
         if reachable < missing || !self.tree.has_lending_limits() {
             return reachable >= missing;
         }
-        let needed = self.view.smallest_node_gpus() * missing as u64;
+        let needed = self.view.smallest_node_gpus * missing as u64;
         // As if all were large: nothing is given up that can be met.
         let largest = self.view.kinds.iter().map(|kind| kind.gpus).max().unwrap_or(1);
         self.tree.is_within_nominal_quota(tenant, needed)

@@ -4,7 +4,8 @@
 //! they are owed. Demand that is only more important, or has less than its fair share, stops no work of others for a minimum that still lacks nodes then.
 
 use crate::Topology;
-use crate::pass::{PlanningPass, Victims};
+use crate::pass::PlanningPass;
+use crate::victims::Victims;
 use std::collections::BTreeMap;
 
 /// A request that may reclaim as many nodes as the minimums before it lack, and those that it takes itself.
@@ -70,7 +71,7 @@ impl PlanningPass<'_> {
         let spec = &self.view.requests[request];
         let (of_request, demand) = (spec.group, spec.demand);
         let is_together = demand.gang || demand.topology == Topology::SingleDomain;
-        let (mut minimums, mut own) = (Vec::new(), 0);
+        let (mut minimums, mut own) = (Vec::with_capacity(self.unmet_minimums.len()), 0);
         for minimum in 0..self.unmet_minimums.len() {
             if !nodes.iter().any(|at| self.may_get(minimum, *at)) {
                 continue;

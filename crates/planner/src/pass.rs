@@ -7,8 +7,9 @@ use crate::incoming::Incoming;
 use crate::load::Load;
 use crate::minimums_first::EnoughNodes;
 use crate::shared_pauses::SharedPauses;
-use crate::tree::{QuotaLimit, TenantSet, Tree};
+use crate::tree::{QuotaLimit, Tree};
 use crate::unused_nodes::LeftUnused;
+use crate::victims::Victims;
 use crate::view::View;
 use crate::{ActionReason, Impossible, PoolHealth, Seconds, UnusedNodes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -95,18 +96,6 @@ pub(crate) struct GroupState<'a> {
     /// Nodes that are free, or will be, and are kept for its minimum.
     pub earmarked_for_minimum: Vec<usize>,
     pub minimum_blocked_by: Option<Blocked<'a>>,
-}
-
-/// Nodes that may be reclaimed from their tenants.
-pub(crate) struct Victims {
-    /// By node group, in the order in which they are taken.
-    pub of_group: Vec<Vec<usize>>,
-    /// Tenants that have any.
-    pub tenants: TenantSet,
-    /// Node groups of these tenants that have any.
-    pub groups: HashMap<usize, Vec<usize>>,
-    /// The lowest priority of the pods on any of them.
-    pub lowest_priority: Option<i32>,
 }
 
 /// The planning pass of one pool.
@@ -240,6 +229,7 @@ impl<'a> PlanningPass<'a> {
             self.remove_staying(group, gpus);
             self.remove_free_capacity(group, node);
             self.tree.add_leaving(self.view.node_groups[group].tenant, gpus);
+            self.remove_victim(group, node);
         }
         self.decisions[node] = Decision::Release { drain_at };
         self.reasons[node] = Some(reason);
@@ -352,6 +342,9 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a tenant may have `gpus` more GPUs.
     pub fn check_quota_limits(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
+        if !self.tree.is_limited(tenant) {
+            return Ok(());
+        }
         if let Some(quota) = self.tree.missing_quota(tenant) {
             return Err(Blocked::MissingQuota(quota));
         }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Nodes for a request, by where they come from.
 #[derive(Clone, Default)]
 pub(crate) struct Placement {
-    /// Nodes of its group, with their free capacity afterwards.
+    /// Nodes of its group, with their free capacity afterwards, in the order of [`GroupState::free_capacity`](crate::pass::GroupState::free_capacity).
     pub on_held: Vec<(usize, Vec<u64>)>,
     pub cordoned: Vec<usize>,
     pub free: Vec<usize>,
@@ -25,13 +25,16 @@ impl PlanningPass<'_> {
             let nodes = self.view.node_groups[group].nodes.iter().copied();
             let staying =
                 nodes.filter(|at| self.decisions[*at] == Decision::Undecided && !self.view.nodes[*at].is_cordoned());
-            let mut free: Vec<(usize, Vec<u64>)> = staying.map(|at| (at, self.view.free_capacity(at))).collect();
             // The fullest first, so that empty nodes can be released. Of the empty ones those that were used last: the others are idle
             // in truth as well.
-            free.sort_by(|a, b| (&a.1, self.last_use(a.0)).cmp(&(&b.1, self.last_use(b.0))));
+            let mut sorted: Vec<_> = staying
+                .map(|at| (self.view.free_capacity(at), self.last_use(at)))
+                .collect();
+            sorted.sort_unstable();
+            let free = sorted.into_iter().map(|(free, (.., at))| (at, free)).collect();
             self.groups[group].free_capacity = free;
         }
-        for request in self.sort_requests_by_group() {
+        for request in self.list_open_by_group() {
             let gang = self.view.requests[request].demand.gang;
             let placement = self.place_on_held(request);
             if placement.unplaced.is_empty() || (!gang && self.view.requests[request].demand.topology == Topology::Any)
@@ -50,22 +53,11 @@ impl PlanningPass<'_> {
     }
 
     /// Requests that are not blocked, group by group: higher priority first, then those that have waited longer.
-    pub fn sort_requests_by_group(&self) -> Vec<usize> {
-        let mut requests: Vec<usize> = (0..self.view.requests.len())
-            .filter(|request| self.progress[*request].blocked_by.is_none())
-            .collect();
-        requests.sort_by_key(|at| {
-            let request = &self.view.requests[*at];
-            let demand = request.demand;
-            (
-                request.group,
-                Reverse(demand.priority),
-                demand.waiting_since,
-                &demand.name,
-                *at,
-            )
-        });
+    pub fn list_open_by_group(&self) -> Vec<usize> {
+        let requests = self.view.requests_by_group.iter().copied();
         requests
+            .filter(|request| self.progress[*request].blocked_by.is_none())
+            .collect()
     }
 
     /// Finds nodes of its group for a request; in a single domain if the request requires that.
@@ -118,15 +110,27 @@ impl PlanningPass<'_> {
             self.changes += 1;
         }
         let state = &mut self.groups[self.view.requests[request].group];
-        for (node, free) in placement.on_held {
-            if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
+        // Both are in the same order. From the end, where nodes are that were added for this request.
+        let mut known = state.free_capacity.iter_mut().rev();
+        let mut nodes = Vec::with_capacity(placement.on_held.len());
+        for (node, free) in placement.on_held.into_iter().rev() {
+            let known = known.find(|(other, _)| *other == node);
+            debug_assert!(known.is_some(), "a node is in another place than it was found in");
+            if let Some(known) = known {
                 known.1 = free;
             }
+            nodes.push(node);
+        }
+        for node in nodes {
+            let was_counted_on = self.is_counted_on(node);
             self.kept_by_pods.remove(&node);
             if self.decisions[node] == Decision::Undecided {
                 self.decisions[node] = Decision::Needed;
                 // Nobody counts on it any more, however long it is idle.
                 self.incoming.remove(node);
+            }
+            if !was_counted_on && self.is_counted_on(node) {
+                self.note_counted_on(node);
             }
         }
         self.progress[request].unplaced = placement.unplaced;

@@ -1,10 +1,9 @@
 //! Reclaiming borrowed nodes. As few as possible: nodes that will be free soon count first, and none are reclaimed for a gang
 //! that would still not fit. Nodes of minimums go last, only as far as they are beyond nominal quotas, and only to those who are owed them.
 
-use crate::pass::{Decision, PlanningPass, Victims};
-use crate::tree::ReclaimClaim;
+use crate::pass::{Decision, PlanningPass};
+use crate::tree::{ReclaimClaim, TenantSet};
 use crate::{ActionReason, Order, Reclaim, Seconds};
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 impl<'a> PlanningPass<'a> {
@@ -12,91 +11,6 @@ impl<'a> PlanningPass<'a> {
     pub fn find_victim(&mut self, request: usize) -> Option<usize> {
         self.list_victims();
         self.choose_victim(request, 0)
-    }
-
-    /// Lists nodes that may be reclaimed, by group: first idle ones, then those that other pods keep, then those in use; of these those with
-    /// the lowest priority, then those of the smallest gang, then the emptiest, then the youngest. Those that requests of their group count on
-    /// go last.
-    pub fn list_victims(&mut self) {
-        if self.victims.is_some() {
-            return;
-        }
-        let mut next = None;
-        let lists: Vec<Vec<usize>> = (0..self.view.node_groups.len())
-            .map(|group| self.list_victims_of(group, &mut next))
-            .collect();
-        if let Some(next) = next {
-            self.replan_by(next);
-        }
-        let in_use = lists
-            .iter()
-            .enumerate()
-            .filter(|(group, _)| self.has_spare_nodes(*group))
-            .flat_map(|(_, list)| list)
-            .filter(|at| self.view.nodes[**at].object.has_users());
-        let mut victims = Victims {
-            lowest_priority: in_use.map(|at| self.priority_of_use(*at)).min(),
-            of_group: lists,
-            tenants: self.tree.empty_set(),
-            groups: HashMap::new(),
-        };
-        for group in 0..self.view.node_groups.len() {
-            let tenant = self.view.node_groups[group].tenant;
-            if !victims.of_group[group].is_empty() {
-                let of_tenant: &mut Vec<usize> = victims.groups.entry(tenant).or_default();
-                if of_tenant.is_empty() {
-                    self.tree.insert_tenant(&mut victims.tenants, tenant);
-                }
-                of_tenant.push(group);
-            }
-        }
-        self.victims = Some(victims);
-    }
-
-    /// Counts the nodes that may be reclaimed for somebody, those included that were released since they were listed.
-    pub fn count_victims(&mut self) -> usize {
-        self.list_victims();
-        let victims = self.victims.as_ref();
-        victims.map_or(0, |victims| victims.of_group.iter().map(Vec::len).sum())
-    }
-
-    /// `next`: the earliest time at which a node may be reclaimed that may not be reclaimed now.
-    fn list_victims_of(&self, group: usize, next: &mut Option<Seconds>) -> Vec<usize> {
-        let (of, mut list) = (&self.view.node_groups[group], Vec::new());
-        let may_lose_any = self.has_spare_nodes(group) || self.tree.has_nominal_quotas();
-        if self.view.pool.reclaim == Reclaim::Never || !may_lose_any {
-            return list;
-        }
-        for at in of.nodes.iter().copied() {
-            let node = &self.view.nodes[at];
-            let Some(owner) = node.owner().filter(|_| node.is_serving()) else {
-                continue;
-            };
-            if node.object.unusable || !self.stays(at) {
-                continue;
-            }
-            // Cordoned now, it can be drained after the grace period; its minimum hold duration must be over by then.
-            let grace_period = self.drain_time(at) - self.view.now;
-            let from = owner.since + self.view.pool.min_hold_duration - grace_period;
-            if from <= self.view.now {
-                list.push(at);
-            } else {
-                *next = Some(next.map_or(from, |other| other.min(from)));
-            }
-        }
-        let gang = self.largest_gangs(&list);
-        list.sort_by_key(|at| {
-            let node = &self.view.nodes[*at];
-            let since = node.owner().map_or(0, |owner| owner.since);
-            let use_of_it = (
-                node.object.idle_since.is_none(),
-                self.priority_of_use(*at),
-                gang(*at),
-                node.object.pods,
-            );
-            (self.is_counted_on(*at), use_of_it, Reverse(since), Reverse(*at))
-        });
-        list
     }
 
     /// The largest gang on a node: the number of `nodes` on which it runs, and its name. All of it stops when one of its nodes is
@@ -130,13 +44,10 @@ impl<'a> PlanningPass<'a> {
     }
 
     /// The highest priority of the pods that run on a node or will run there.
-    fn priority_of_use(&self, node: usize) -> i32 {
+    pub fn priority_of_use(&self, node: usize) -> i32 {
         let of = &self.view.nodes[node];
         let group = of.group.filter(|_| self.is_counted_on(node));
-        let waiting = group.and_then(|group| {
-            let demand = self.view.node_groups[group].spec.demand.iter();
-            demand.map(|demand| demand.priority).max()
-        });
+        let waiting = group.and_then(|group| self.view.node_groups[group].highest_priority);
         let running = of.object.has_users().then_some(of.object.priority);
         running.max(waiting).unwrap_or(i32::MIN)
     }
@@ -144,21 +55,23 @@ impl<'a> PlanningPass<'a> {
     /// The node to reclaim next for a request that counts on `already` GPUs: from the tenant that is the furthest above its
     /// fair share.
     pub fn choose_victim(&self, request: usize, already: u64) -> Option<usize> {
-        let lowest_priority = self.victims.as_ref()?.lowest_priority;
+        let victims = self.victims.as_ref()?;
         let priority = self.view.requests[request].demand.priority;
+        let is_lower = |lowest: Option<i32>| lowest.is_some_and(|lowest| lowest < priority);
         let claim = ReclaimClaim {
             fair: self.reclaims_for_fairness(),
-            urgent: lowest_priority.is_some_and(|lowest| lowest < priority),
+            urgent: is_lower(victims.lowest_priority),
             ..self.claim_nominal_quota(already)
         };
-        self.choose_from_richest(self.view.tenant_of(request), claim, |group| {
-            self.choose_victim_of(group, request, already)
-        })
+        // Those that are not owed nor more important get nodes only if nobody counts on them.
+        let is_only_fair = !is_lower(victims.lowest_running_of_all);
+        let choose = |group| self.choose_victim_of(group, request, already);
+        self.choose_from_richest(self.view.tenant_of(request), claim, is_only_fair, choose)
     }
 
     /// The node to reclaim next for a minimum within a nominal quota of a tenant that counts on `already` GPUs.
     pub fn choose_victim_for_minimum(&self, claimant: usize, already: u64) -> Option<usize> {
-        self.choose_from_richest(claimant, self.claim_nominal_quota(already), |group| {
+        self.choose_from_richest(claimant, self.claim_nominal_quota(already), false, |group| {
             let list = &self.victims.as_ref()?.of_group[group];
             let first = list.iter().copied().find(|at| self.stays(*at))?;
             let gpus = self.view.gpus(first);
@@ -168,7 +81,7 @@ impl<'a> PlanningPass<'a> {
     }
 
     fn claim_nominal_quota(&self, already: u64) -> ReclaimClaim {
-        let least = self.view.smallest_node_gpus();
+        let least = self.view.smallest_node_gpus;
         ReclaimClaim {
             additional_gpus: already + least,
             least,
@@ -178,41 +91,97 @@ impl<'a> PlanningPass<'a> {
     }
 
     /// The node that `choose` finds in a group of the tenant that is the furthest above its fair share: one that its group does not need
-    /// for its minimum, or else one of a minimum if the claimant is owed it.
+    /// for its minimum, or else one of a minimum if the claimant is owed it. `is_only_fair`: nodes that the claimant is not owed are reclaimed for fairness
+    /// alone.
     fn choose_from_richest(
         &self,
         claimant: usize,
         claim: ReclaimClaim,
+        is_only_fair: bool,
         choose: impl Fn(usize) -> Option<usize>,
     ) -> Option<usize> {
-        let victims = self.victims.as_ref().filter(|victims| !victims.groups.is_empty())?;
+        let victims = self.victims.as_ref().filter(|victims| victims.listed > 0)?;
         // Not one holder after the other, each with the same answer.
         if self.is_in_pause(claimant) {
             return None;
         }
-        let find = |claim: &ReclaimClaim, is_wanted: &dyn Fn(usize) -> bool| {
+        let find = |claim: &ReclaimClaim, [holders, fair]: [&TenantSet; 2], is_wanted: &dyn Fn(usize) -> bool| {
             let mut from_tenant = |tenant: usize| {
-                let groups = victims.groups.get(&tenant)?;
-                let mut wanted = groups.iter().copied().filter(|group| is_wanted(*group));
+                let mut wanted = victims.groups[tenant].iter().copied().filter(|group| is_wanted(*group));
                 wanted.find_map(&choose)
             };
-            self.tree
-                .take_from_richest(claimant, &victims.tenants, claim, &mut from_tenant)
+            let found = self
+                .tree
+                .take_from_richest(claimant, [holders, fair], claim, &mut from_tenant);
+            if cfg!(debug_assertions) {
+                let all = victims.list_tenants(&self.tree);
+                let of_all = self
+                    .tree
+                    .take_from_richest(claimant, [&all; 2], claim, &mut from_tenant);
+                assert_eq!(found, of_all, "a tenant that is left out has something to give");
+            }
+            found
         };
-        find(&claim, &|group| self.has_spare_nodes(group)).or_else(|| {
+        let fair = if is_only_fair {
+            &victims.with_uncounted
+        } else {
+            &victims.with_spare
+        };
+        find(&claim, [&victims.with_spare, fair], &|group| {
+            self.has_spare_nodes(group)
+        })
+        .or_else(|| {
             let owed = ReclaimClaim {
                 fair: false,
                 urgent: false,
                 ..claim
             };
             let may_be_owed = self.tree.is_within_nominal_quota(claimant, claim.additional_gpus);
+            let holders = [&victims.without_spare; 2];
             may_be_owed
-                .then(|| find(&owed, &|group| !self.has_spare_nodes(group)))
+                .then(|| find(&owed, holders, &|group| !self.has_spare_nodes(group)))
                 .flatten()
         })
     }
 
     fn choose_victim_of(&self, group: usize, request: usize, already: u64) -> Option<usize> {
+        if self.may_lose_any(group, request, already) {
+            return self.search_victim_of(group, request, already);
+        }
+        debug_assert_eq!(
+            self.search_victim_of(group, request, already),
+            None,
+            "a group may lose a node that is left out"
+        );
+        None
+    }
+
+    /// Whether a request may reclaim any node of a group, as far as what is known of the group says, and what its tenant has. Most have none, and their nodes are
+    /// not looked at one by one.
+    pub fn may_lose_any(&self, group: usize, request: usize, already: u64) -> bool {
+        let Some(victims) = &self.victims else { return false };
+        let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
+        // Each node has that many GPUs at least, and the more it has, the less may it be reclaimed.
+        let least = self.view.smallest_node_gpus;
+        if !self.may_claim(claimant, holder, least) {
+            return false;
+        }
+        if self.tree.is_owed(claimant, holder, already + least) {
+            return true;
+        }
+        if self.tree.is_giving_up_nodes(claimant) {
+            return false;
+        }
+        let running = victims.lowest_running[group];
+        if running.is_some_and(|running| running < self.view.requests[request].demand.priority) {
+            return true;
+        }
+        self.reclaims_for_fairness()
+            && self.tree.is_fairer(claimant, holder, already + least, least)
+            && victims.has_uncounted(group)
+    }
+
+    fn search_victim_of(&self, group: usize, request: usize, already: u64) -> Option<usize> {
         let list = &self.victims.as_ref()?.of_group[group];
         let unplaced = &self.progress[request].unplaced;
         let fits =
@@ -253,10 +222,16 @@ impl<'a> PlanningPass<'a> {
             return false;
         };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
-        if self.may_reclaim_as_owed(claimant, node, additional_gpus, held_gpus) {
+        if !self.may_claim(claimant, holder, held_gpus) {
+            return false;
+        }
+        let is_of_minimum = self.is_of_minimum(node, group);
+        if self.tree.is_owed(claimant, holder, additional_gpus)
+            && (!is_of_minimum || self.tree.is_minimum_borrowed(claimant, holder, held_gpus))
+        {
             return true;
         }
-        if self.is_of_minimum(node, group) || !self.may_claim(claimant, holder, held_gpus) {
+        if is_of_minimum {
             return false;
         }
         // A tenant that is giving up nodes reclaims none: nodes would move in circles.

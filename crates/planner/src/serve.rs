@@ -36,7 +36,7 @@ impl PlanningPass<'_> {
 
     /// Open requests: those of tenants in a pause, and the others.
     fn split_open_requests(&self) -> (Vec<usize>, Vec<usize>) {
-        let open = self.sort_requests_by_group().into_iter();
+        let open = self.list_open_by_group().into_iter();
         let open = open.filter(|request| !self.progress[*request].unplaced.is_empty());
         open.partition(|request| self.find_pause(self.view.tenant_of(*request)).is_some())
     }
@@ -68,11 +68,7 @@ impl PlanningPass<'_> {
                 && !progress.unplaced.is_empty()
                 && progress.earmarked.is_empty()
         });
-        // The request that waits longest first; the age of the tenant breaks ties.
-        requests.sort_by_key(|at| {
-            let request = &self.view.requests[*at];
-            (request.demand.waiting_since, request.group, &request.demand.name, *at)
-        });
+        requests.sort_unstable_by_key(|at| self.view.wait_ranks[*at]);
         match self.view.pool.order {
             Order::Fifo => {
                 for request in requests {
@@ -124,11 +120,10 @@ impl PlanningPass<'_> {
     /// One step: a gang gets all of its nodes or none, another request one node.
     fn serve_request(&mut self, request: usize, stage: Stage) -> Outcome {
         self.enough = self.enough.take().filter(|enough| enough.request == request);
-        let demand = self.view.requests[request].demand;
-        if demand.gang || demand.topology == Topology::SingleDomain {
-            self.serve_gang(request, stage)
-        } else {
-            self.serve_pods_unless_in_vain(request, stage)
+        match self.view.requests[request].demand.topology {
+            Topology::Any => self.serve_unless_in_vain(request, stage),
+            // Domains are searched for a few of them alone.
+            Topology::SingleDomain => self.serve_gang(request, stage),
         }
     }
 

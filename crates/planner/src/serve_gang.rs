@@ -7,8 +7,25 @@ use crate::stage::{Outcome, Stage};
 use crate::{ActionReason, Topology};
 
 impl<'a> PlanningPass<'a> {
-    /// Gives a gang all its nodes if the stage and the limits allow it. Otherwise it waits for nodes, or comes again in a later stage.
+    /// Gives a gang all its nodes if the stage and the limits allow it. Otherwise it waits for nodes, or comes again in a later stage: without a search if
+    /// its tenant may have nothing in this one.
     pub fn serve_gang(&mut self, request: usize, stage: Stage) -> Outcome {
+        if self.is_in_stage(self.view.tenant_of(request), stage, 0) {
+            return self.search_for_gang(request, stage);
+        }
+        if cfg!(debug_assertions) {
+            let changes = self.changes;
+            let outcome = self.search_for_gang(request, stage);
+            assert_eq!(
+                (outcome, self.changes),
+                (Outcome::NotNow, changes),
+                "a search finds something"
+            );
+        }
+        Outcome::NotNow
+    }
+
+    fn search_for_gang(&mut self, request: usize, stage: Stage) -> Outcome {
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
         let placement = self.place_gang(request);
         let blocked = if placement.unplaced.is_empty() {
@@ -46,7 +63,7 @@ impl<'a> PlanningPass<'a> {
     fn check_limits_of_rest(&self, request: usize, placement: &Placement) -> Blocked<'a> {
         let missing = self.count_nodes_for(request, &placement.unplaced);
         let found: u64 = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
-        let gpus = found + self.view.smallest_node_gpus() * u64::from(missing);
+        let gpus = found + self.view.smallest_node_gpus * u64::from(missing);
         let number = placement.free.len() + missing as usize;
         let limits = self.check_limits(self.view.requests[request].group, number, gpus);
         limits.err().unwrap_or(Blocked::NoFreeNodes)
@@ -109,8 +126,9 @@ impl<'a> PlanningPass<'a> {
             std::mem::take(&mut placement.cordoned),
         );
         let mut load: Load = self.progress[request].unplaced.clone();
+        // Both are in the same order.
+        let mut before = self.groups[group].free_capacity.iter();
         for (node, _) in &placement.on_held {
-            let mut before = self.groups[group].free_capacity.iter();
             if let Some((_, before)) = before.find(|(other, _)| other == node) {
                 load.place(&mut before.clone());
             }

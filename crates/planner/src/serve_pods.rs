@@ -8,7 +8,8 @@ use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
 
 impl<'a> PlanningPass<'a> {
-    /// One step for a request: it gets one node, waits for one, or comes again in a later stage.
+    /// One step for a request: it gets one node, waits for one, or comes again in a later stage. Once what may be reclaimed is listed, without a search if its
+    /// tenant may have nothing in this one.
     pub fn serve_pods(&mut self, request: usize, stage: Stage) -> Outcome {
         let placement = self.place_on_held(request);
         self.apply_placement(request, placement);
@@ -16,6 +17,23 @@ impl<'a> PlanningPass<'a> {
         if self.progress[request].unplaced.is_empty() {
             return Outcome::Finished;
         }
+        let is_in_vain = self.victims.is_some() && !self.is_in_stage(self.view.tenant_of(request), stage, 0);
+        if !is_in_vain {
+            return self.search_for_node(request, stage);
+        }
+        if cfg!(debug_assertions) {
+            let changes = self.changes;
+            let outcome = self.search_for_node(request, stage);
+            assert_eq!(
+                (outcome, self.changes),
+                (Outcome::NotNow, changes),
+                "a search finds something"
+            );
+        }
+        Outcome::NotNow
+    }
+
+    fn search_for_node(&mut self, request: usize, stage: Stage) -> Outcome {
         if let Some(outcome) = self.serve_from_cordoned(request, stage) {
             return outcome;
         }
@@ -39,7 +57,7 @@ impl<'a> PlanningPass<'a> {
             if stage.quota_depth.is_some() {
                 return Outcome::NotNow;
             }
-            let limits = self.check_limits(group, 1, self.view.smallest_node_gpus());
+            let limits = self.check_limits(group, 1, self.view.smallest_node_gpus);
             let blocked = limits.err().or(not_lent);
             return self.block(request, blocked.unwrap_or(Blocked::NoFreeNodes));
         };

@@ -14,13 +14,7 @@ impl PlanningPass<'_> {
     /// Keeps nodes, as they become free, for a gang that is next and has reached the starvation limit, until it can have all its
     /// nodes. For one gang at a time, so that the pool does not stand still.
     pub fn keep_nodes_for_starved_gang(&mut self, request: usize, placement: Placement) {
-        let since = self.view.requests[request].demand.waiting_since;
-        let from = since + self.view.pool.starvation_limit.unwrap_or(DEFAULT_STARVATION_LIMIT);
-        if from > self.view.now {
-            self.replan_by(from);
-            return;
-        }
-        if self.starved_gang.is_some() || !self.is_reachable(request) {
+        if !self.is_starved(request) || self.starved_gang.is_some() || !self.is_reachable(request) {
             return;
         }
         self.starved_gang = Some(request);
@@ -30,6 +24,14 @@ impl PlanningPass<'_> {
         };
         // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
         self.keep_nodes(request, free, unplaced);
+    }
+
+    /// Whether a gang has reached the starvation limit. Asks for the next plan at that time otherwise.
+    pub fn is_starved(&mut self, request: usize) -> bool {
+        let since = self.view.requests[request].demand.waiting_since;
+        let from = since + self.view.pool.starvation_limit.unwrap_or(DEFAULT_STARVATION_LIMIT);
+        self.replan_by(from);
+        from <= self.view.now
     }
 
     /// Keeps free nodes for a gang. `unplaced`: its pods that do not fit there.

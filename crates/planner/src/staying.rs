@@ -29,15 +29,18 @@ impl PlanningPass<'_> {
 
     /// Counts a node of `gpus` as one that stays with a group.
     pub fn add_staying(&mut self, group: usize, gpus: u64) {
+        let had_spare = self.has_spare_nodes(group);
         let state = &mut self.groups[group];
         state.staying += 1;
         *state.sizes.entry(gpus).or_default() += 1;
+        self.note_spare_nodes(group, had_spare);
         self.tree.add_used(self.view.node_groups[group].tenant, gpus);
         self.count_minimum(group);
     }
 
     /// Counts a node of `gpus` as one that does not stay with a group.
     pub fn remove_staying(&mut self, group: usize, gpus: u64) {
+        let had_spare = self.has_spare_nodes(group);
         let state = &mut self.groups[group];
         state.staying -= 1;
         if let Some(count) = state.sizes.get_mut(&gpus) {
@@ -46,6 +49,7 @@ impl PlanningPass<'_> {
                 state.sizes.remove(&gpus);
             }
         }
+        self.note_spare_nodes(group, had_spare);
         self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
         self.count_minimum(group);
     }

@@ -19,10 +19,16 @@ pub(crate) struct View<'a> {
     pub node_groups: Vec<PoolNodeGroup<'a>>,
     /// In the order of their groups.
     pub requests: Vec<Request<'a>>,
-    /// Numbers of resources.
-    pub resources: HashMap<&'a str, usize>,
+    /// The same group by group: higher priority first, then those that have waited longer.
+    pub requests_by_group: Vec<usize>,
+    /// The place of each request among all of them: the one that waits longest first; the age of the tenant breaks ties.
+    pub wait_ranks: Vec<usize>,
+    /// Numbers of resources. There are few, so that comparing their names takes less time than hashing one.
+    pub resources: BTreeMap<&'a str, usize>,
     /// GPUs that most nodes count for in quotas. A single node cannot change it by what it reports.
     pub usual_node_gpus: u64,
+    /// GPUs for which the smallest node of the pool counts; 1 without nodes.
+    pub smallest_node_gpus: u64,
 }
 
 impl View<'_> {
@@ -67,11 +73,6 @@ impl View<'_> {
         &self.kinds[self.nodes[node].kind].capacity
     }
 
-    /// GPUs for which the smallest node of the pool counts; 1 without nodes.
-    pub fn smallest_node_gpus(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
-    }
-
     /// The tenant of a request.
     pub fn tenant_of(&self, request: usize) -> usize {
         self.node_groups[self.requests[request].group].tenant
@@ -110,6 +111,8 @@ pub(crate) struct PoolNodeGroup<'a> {
     pub spec: &'a NodeGroup,
     /// Its nodes, by name.
     pub nodes: Vec<usize>,
+    /// The highest priority of its demand.
+    pub highest_priority: Option<i32>,
 }
 
 impl PoolNodeGroup<'_> {
@@ -241,7 +244,8 @@ impl<'a> Catalog<'a> {
         for (number, group) in node_groups.iter().enumerate() {
             groups_of.entry(group.tenant).or_default().push(number);
         }
-        let (mut kinds, mut known, mut scratch) = (Vec::new(), HashMap::new(), Vec::new());
+        let (mut kinds, mut scratch) = (Vec::new(), Vec::new());
+        let mut known: HashMap<Vec<u64>, usize> = HashMap::new();
         let mut nodes = Vec::with_capacity(objects.len());
         for object in objects {
             let (tenant, group) = match &object.state {
@@ -257,8 +261,9 @@ impl<'a> Catalog<'a> {
                 node_groups[group].nodes.push(nodes.len());
             }
             names.describe(object, &mut scratch);
-            let kind = *known.entry(scratch.clone()).or_insert_with(|| {
+            let kind = known.get(&scratch).copied().unwrap_or_else(|| {
                 kinds.push(names.kind(pool, &scratch));
+                known.insert(scratch.clone(), kinds.len() - 1);
                 kinds.len() - 1
             });
             let domain = object.domain.as_deref();
@@ -276,10 +281,13 @@ impl<'a> Catalog<'a> {
             now,
             pool,
             usual_node_gpus: find_usual_gpus(&nodes),
+            smallest_node_gpus: kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1),
             nodes,
             kinds,
             domains,
             node_groups,
+            requests_by_group: list_by_group(&requests),
+            wait_ranks: rank_by_wait(&requests),
             requests,
             resources: names.resources,
         }
@@ -294,9 +302,39 @@ impl<'a> Catalog<'a> {
             owner: self.tenants[tenant],
             spec,
             nodes: Vec::new(),
+            highest_priority: spec.demand.iter().map(|demand| demand.priority).max(),
         });
         groups.collect()
     }
+}
+
+/// A pool may have thousands of requests, and they are looked at in each stage: they are put in order once.
+fn list_by_group(requests: &[Request<'_>]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..requests.len()).collect();
+    sorted.sort_by_cached_key(|at| {
+        let demand = requests[*at].demand;
+        (
+            requests[*at].group,
+            Reverse(demand.priority),
+            demand.waiting_since,
+            &demand.name,
+            *at,
+        )
+    });
+    sorted
+}
+
+fn rank_by_wait(requests: &[Request<'_>]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..requests.len()).collect();
+    sorted.sort_by_cached_key(|at| {
+        let demand = requests[*at].demand;
+        (demand.waiting_since, requests[*at].group, &demand.name, *at)
+    });
+    let mut ranks = vec![0; requests.len()];
+    for (rank, at) in sorted.into_iter().enumerate() {
+        ranks[at] = rank;
+    }
+    ranks
 }
 
 /// GPUs that most nodes count for. Of sizes that are as frequent it is the smallest: a node can only count for more than it has.
@@ -324,7 +362,7 @@ static NO_SELECTOR: BTreeMap<String, String> = BTreeMap::new();
 /// Numbers for the resources and labels that the demand of a pool names.
 struct Names<'a> {
     /// The pool's own resource is the first, if it has one.
-    resources: HashMap<&'a str, usize>,
+    resources: BTreeMap<&'a str, usize>,
     label_keys: Vec<&'a str>,
     label_values: HashMap<(usize, &'a str), u64>,
     selectors: HashMap<&'a BTreeMap<String, String>, usize>,
@@ -332,7 +370,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(pool: &'a Pool, node_groups: &[PoolNodeGroup<'a>]) -> Self {
-        let mut resources: HashMap<&str, usize> =
+        let mut resources: BTreeMap<&str, usize> =
             pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
         let mut label_keys: Vec<&str> = Vec::new();
         let mut label_values = HashMap::new();
@@ -343,7 +381,7 @@ impl<'a> Names<'a> {
                 resources.entry(name).or_insert(next);
             }
             let next = selectors.len();
-            if selectors.contains_key(&demand.selector) {
+            if demand.selector.is_empty() || selectors.contains_key(&demand.selector) {
                 continue;
             }
             selectors.insert(&demand.selector, next);
@@ -400,6 +438,15 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// The number of a selector. Most requests have none.
+    fn number_of(&self, selector: &BTreeMap<String, String>) -> usize {
+        if selector.is_empty() {
+            ANY
+        } else {
+            self.selectors[selector]
+        }
+    }
+
     fn number_requests(&self, node_groups: &[PoolNodeGroup<'a>]) -> Vec<Request<'a>> {
         let mut requests = Vec::new();
         for (number, group) in node_groups.iter().enumerate() {
@@ -414,7 +461,7 @@ impl<'a> Names<'a> {
                 requests.push(Request {
                     group: number,
                     demand,
-                    selector: self.selectors[&demand.selector],
+                    selector: self.number_of(&demand.selector),
                     load: Load::new(pods.collect()),
                 });
             }

@@ -1,6 +1,7 @@
 //! A gang that cannot have all its nodes yet: incoming nodes are kept for it, and borrowed ones are reclaimed, if it can have
 //! all its nodes then.
 
+use crate::incoming::Source;
 use crate::load::Load;
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
@@ -48,7 +49,7 @@ impl PlanningPass<'_> {
             return None;
         }
         self.list_victims();
-        let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
+        let has_victims = self.victims.as_ref().is_some_and(|victims| victims.listed > 0);
         if self.incoming.is_empty() && !has_victims {
             return None;
         }
@@ -165,19 +166,20 @@ impl PlanningPass<'_> {
         }
         let so_far = placement.free.iter().chain(&later);
         let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
-        let before = self.progress[request].unplaced.clone();
+        let unplaced = std::mem::take(&mut placement.unplaced);
+        let before = std::mem::replace(&mut self.progress[request].unplaced, unplaced);
         let mut taken = Vec::new();
-        while reclaims && !placement.unplaced.is_empty() {
-            self.progress[request].unplaced = placement.unplaced.clone();
+        while reclaims && !self.progress[request].unplaced.is_empty() {
             let Some(node) = self.choose_victim(request, gpus) else {
                 break;
             };
             gpus += self.view.gpus(node);
             self.assume_released(node);
             taken.push(node);
-            placement.unplaced.place(&mut self.view.capacity(node).to_vec());
+            let mut capacity = self.view.capacity(node).to_vec();
+            self.progress[request].unplaced.place(&mut capacity);
         }
-        self.progress[request].unplaced = before;
+        placement.unplaced = std::mem::replace(&mut self.progress[request].unplaced, before);
         // The first nodes were chosen while the gang counted on fewer GPUs than it needs.
         let allowed = taken.iter().all(|at| self.may_reclaim(request, *at, gpus, 0));
         for node in assumed.iter().chain(&taken).rev() {
@@ -238,7 +240,13 @@ impl PlanningPass<'_> {
         let mut best: Option<([usize; 5], Candidate)> = None;
         // Domains without offered nodes were searched before.
         let searched = |domain: &usize| offered.is_empty() || offered.contains(domain);
+        let own = self.groups[self.view.requests[request].group].domains.clone();
         for (domain, of_domain) in sources.iter().enumerate().filter(|(domain, _)| searched(domain)) {
+            if of_domain.iter().all(Vec::is_empty) && !own.contains(&domain) {
+                let nothing = || self.collect_in(request, domain, of_domain, lent).1.0;
+                debug_assert!(!nothing().unplaced.is_empty(), "a domain that is left out has room");
+                continue;
+            }
             let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain, lent);
             let minimums = self.count_of_minimums(&candidate.1);
             let key = [minimums, borrowed, incoming, free, domain];
@@ -259,26 +267,37 @@ impl PlanningPass<'_> {
         let group = self.view.requests[request].group;
         let domains = self.view.domains.len();
         let mut sources: Vec<[Vec<usize>; 3]> = vec![Default::default(); domains];
-        for (at, node) in self.view.nodes.iter().enumerate() {
-            if node.domain < domains && node.is_free() && self.decisions[at] == Decision::Undecided {
-                sources[node.domain][0].push(at);
-            }
+        for (domain, free) in self.available.list_by_domain() {
+            let is_open = |at: &usize| self.view.nodes[*at].is_free() && self.decisions[*at] == Decision::Undecided;
+            debug_assert!(free.iter().all(is_open), "a node is not free any more");
+            sources[domain][0] = free;
         }
-        for at in self.incoming.list(|kind| self.is_of_kind(request, kind), |_| true) {
-            if self.view.nodes[at].domain < domains && self.may_count_on(at, group) {
-                sources[self.view.nodes[at].domain][1].push(at);
-            }
+        let coming = |is_source: &dyn Fn(Source) -> bool| -> Vec<usize> {
+            let coming = self.incoming.list(|kind| self.is_of_kind(request, kind), is_source);
+            coming.into_iter().filter(|at| self.may_count_on(*at, group)).collect()
+        };
+        // An idle node is for others than its group, which does not need it for its minimum.
+        let is_source = |source: Source| !source.is_idle || self.may_count_on_source(source, group);
+        let known = coming(&is_source);
+        debug_assert_eq!(known, coming(&|_| true), "a node that comes is left out");
+        for at in known.into_iter().filter(|at| self.view.nodes[*at].domain < domains) {
+            sources[self.view.nodes[at].domain][1].push(at);
         }
-        let victims = self
+        for (holder, victims) in self
             .victims
             .iter()
-            .flat_map(|victims| victims.of_group.iter().flatten());
-        for at in victims {
-            let gpus = self.view.gpus(*at);
-            let is_coming = self.incoming.contains(*at) && self.may_count_on(*at, group) || self.offered.contains(at);
-            let stays = self.view.nodes[*at].domain < domains && self.stays(*at) && !is_coming;
-            if stays && self.may_reclaim(request, *at, gpus, gpus) {
-                sources[self.view.nodes[*at].domain][2].push(*at);
+            .flat_map(|victims| victims.of_group.iter().enumerate())
+        {
+            if !self.may_lose_any(holder, request, 0) {
+                let is_left_out = || victims.iter().any(|at| self.is_borrowed_for(request, *at));
+                debug_assert!(!is_left_out(), "a node that may be reclaimed is left out");
+                continue;
+            }
+            for at in victims.iter().copied() {
+                let domain = self.view.nodes[at].domain;
+                if domain < domains && self.is_borrowed_for(request, at) {
+                    sources[domain][2].push(at);
+                }
             }
         }
         for [.., borrowed] in &mut sources {
@@ -286,6 +305,14 @@ impl PlanningPass<'_> {
             *borrowed = others.into_iter().chain(minimums).collect();
         }
         sources
+    }
+
+    /// Whether a node that stays so far may be reclaimed for a request that does not count on it anyway.
+    fn is_borrowed_for(&self, request: usize, node: usize) -> bool {
+        let (group, gpus) = (self.view.requests[request].group, self.view.gpus(node));
+        let is_coming =
+            || self.incoming.contains(node) && self.may_count_on(node, group) || self.offered.contains(&node);
+        self.stays(node) && !is_coming() && self.may_reclaim(request, node, gpus, gpus)
     }
 
     /// Splits nodes into those that their groups would lack for their minimums if one after the other is taken, and the others.

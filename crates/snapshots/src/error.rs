@@ -1,6 +1,6 @@
 use std::error::Error;
 
-/// The URL or the options of a store cannot be used. The text names the option, and never its value.
+/// The URL or the options of a store cannot be used. The text contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidStore(pub(crate) String);
@@ -17,18 +17,6 @@ pub enum StoreError {
     /// The store does not answer, not in time, or with an error of its own. Trying again later may help.
     #[error("the store cannot be used: {0}")]
     Unreachable(String),
-}
-
-impl StoreError {
-    /// The same error, which says what was done.
-    pub(crate) fn during(self, action: &str) -> Self {
-        let add = |text: String| format!("{action}: {text}");
-        match self {
-            Self::NotFound(text) => Self::NotFound(add(text)),
-            Self::Denied(text) => Self::Denied(add(text)),
-            Self::Unreachable(text) => Self::Unreachable(add(text)),
-        }
-    }
 }
 
 /// Why a snapshot cannot be read.

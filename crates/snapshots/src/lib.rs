@@ -14,9 +14,9 @@
 //! the prefix that it is restored to. Keys are not empty, so none is the prefix itself.
 //!
 //! # Memory and time
-//! Entries are written and read as streams. [`Store`] has at most a few parts of 8 MiB and an entry of [`MAX_ENTRY_BYTES`] in memory for each
+//! Entries are written and read as streams. [`Store`] has at most a few parts of 8 MiB and an entry, of 10 MiB at most, in memory for each
 //! call. Entries are compressed in steps of about a MiB on threads for blocking work, so that the async runtime goes on. Each request to the
-//! store has a time limit and is repeated a few times: no call waits longer than [`STORE_TIMEOUT`] for one request.
+//! store has a time limit and is repeated a few times: no call waits longer than 150 seconds for one request.
 //!
 //! # Who can read snapshots
 //! Snapshots contain Secrets, which are plaintext unless the tenant's API server encrypts them. Files in a directory can be read only by
@@ -31,5 +31,4 @@ mod store;
 
 pub use entry::{Entry, Written};
 pub use error::{InvalidStore, ReadError, StoreError, WriteError};
-pub use format::MAX_ENTRY_BYTES;
-pub use store::{STORE_TIMEOUT, Store};
+pub use store::Store;

@@ -287,6 +287,56 @@ fn usage_that_is_not_recorded_for_an_hour_raises_the_alert() {
 }
 
 #[test]
+fn a_tenant_that_is_not_encrypted_raises_the_alert_whatever_the_reason_but_sleep() {
+    let expression = alert_expression("BerthTenantNotEncrypted");
+    let of = |tenant: &str, reason: &str, values: &str| {
+        let labels = format!("tenant_namespace=\"team\", tenant=\"{tenant}\", reason=\"{reason}\", pod=\"a\"");
+        json!({"series": format!("berth_control_tenant_not_encrypted{{{labels}}}"), "values": values})
+    };
+    let vision = "{tenant_namespace=\"team\", tenant=\"vision\"}";
+    evaluate(
+        &[
+            // The alert is the same one when the reason changes.
+            of("vision", "Writing", "1x9 stale"),
+            of("vision", "Rewriting", "_x10 1x9 stale"),
+            of("speech", "Sleeping", "1x40"),
+        ],
+        &[
+            evaluates_to(&expression, "1m", vision, Some(1)),
+            evaluates_to(&expression, "5m", vision, Some(1)),
+            evaluates_to(&expression, "9m", vision, Some(1)),
+            evaluates_to(&expression, "11m", vision, None),
+        ],
+    );
+}
+
+#[test]
+fn events_that_are_not_in_an_audit_log_raise_the_alert_and_a_restart_of_control_does_not() {
+    let expression = format!("({}) * 0 + 1", alert_expression("BerthAuditEventsNotLogged"));
+    let errors = |tenant: &str, pod: &str, values: &str| {
+        let labels = format!("tenant_namespace=\"team\", tenant=\"{tenant}\", pod=\"{pod}\"");
+        json!({"series": format!("berth_control_audit_errors_total{{{labels}}}"), "values": values})
+    };
+    let vision = "{tenant_namespace=\"team\", tenant=\"vision\"}";
+    let raised_at = |time: &str, is_raised: bool| evaluates_to(&expression, time, vision, is_raised.then_some(1));
+    evaluate(
+        &[
+            // An event after five minutes. Another control counts from the beginning.
+            errors("vision", "a", "0x9 1x49 stale"),
+            errors("vision", "b", "_x60 0x60"),
+            errors("speech", "a", "3x120"),
+        ],
+        &[
+            raised_at("4m", false),
+            raised_at("6m", true),
+            raised_at("19m", true),
+            raised_at("22m", false),
+            raised_at("40m", false),
+        ],
+    );
+}
+
+#[test]
 fn a_tenant_without_snapshots_of_its_schedule_raises_the_alert() {
     let expression = alert_expression("BerthScheduledSnapshotOverdue");
     let of = |tenant: &str, pod: &str, values: &str| {

@@ -1,6 +1,7 @@
 //! The ClusterRoles of the chart that extend those of Kubernetes.
 
 use crate::render::{named, template};
+use berth_control::install::manifests;
 use serde_json::{Value, json};
 
 /// The names of the chart's ClusterRoles that are part of one of Kubernetes.
@@ -44,6 +45,22 @@ async fn readers_of_usage_have_a_role_that_nothing_binds_or_extends() {
     assert_eq!(role["rules"], json!([rule]));
     assert!(role["metadata"]["labels"].is_null(), "{role}");
     assert!(all.iter().all(|document| document["roleRef"]["name"] != NAME));
+}
+
+/// `berth doctor` compares what is installed with the Roles of the code.
+#[tokio::test]
+async fn roles_in_the_own_namespace_are_those_that_doctor_expects() {
+    let all = template(&json!({})).await.unwrap();
+    for expected in [manifests::role(), manifests::certificates_role()] {
+        let name = format!("Role/{}", expected.metadata.name.as_deref().unwrap());
+        let found = all.iter().find(|document| named(document) == name).unwrap();
+        assert_eq!(found["rules"], json!(expected.rules), "{name}");
+        assert_eq!(
+            found["metadata"]["namespace"],
+            json!(expected.metadata.namespace),
+            "{name}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
 use berth_control::{
-    metrics::{ActionLabels, Metrics, PoolLabels, ReconcileLabels, TenantLabels, UnrequestedGpuLabels},
+    metrics::{ActionLabels, EncryptionLabels, Metrics, PoolLabels, ReconcileLabels, TenantLabels, UnrequestedGpuLabels},
     syncer_report::SyncerReport,
 };
 use berth_tests::helm::chart;
@@ -102,6 +102,13 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
     };
     metrics_of_control.datastore_used.get_or_create(&labels).set(1);
     metrics_of_control.host_used.get_or_create(&labels).set(1);
+    metrics_of_control.audit_errors.get_or_create(&labels).inc();
+    let not_encrypted = EncryptionLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+        reason: "Rewriting".into(),
+    };
+    metrics_of_control.encryption.not_encrypted.set_all([(not_encrypted, 1)]);
     let report = SyncerReport {
         is_ready: true,
         ..SyncerReport::default()

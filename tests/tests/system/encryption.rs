@@ -8,6 +8,7 @@ use berth_api::{
 };
 use berth_control::control_plane::API_SERVER;
 use berth_tests::{
+    command_line::CommandLine,
     objects::{apply, dynamic},
     processes::{find, kill, until_replaced},
     sleep::{request, status},
@@ -149,6 +150,22 @@ pub(crate) async fn secrets_are_encrypted_in_etcd_and_read_after_a_restart_and_a
         "{:?}",
         pki.keys()
     );
+
+    // The command line does the same, waits for it, and says which key it is.
+    let berth = CommandLine::of_administrator(&host);
+    let name = format!("{NAME}/{}", tenant.name);
+    let (printed, _) = berth.run(&["encryption", "rotate", &name, "--wait"], 0).await;
+    let (shown, _) = berth.run(&["encryption", "status", &name, "-o", "json"], 0).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let shown = &shown["tenants"][0];
+    assert_eq!(
+        (&shown["tenant"], &shown["isEncrypted"]),
+        (&json!(name), &json!(true)),
+        "{shown}"
+    );
+    let last = shown["encryption"]["keyName"].as_str().unwrap();
+    assert!(printed.contains(last) && last != rotated, "{printed}");
+    assert_encrypted(&host, &tenant, last).await;
 
     set_rules(&host, NAME, &Value::Null).await;
     until_true("nothing is encrypted any more", SOON, async || {

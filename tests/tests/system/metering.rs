@@ -99,6 +99,17 @@ pub(crate) async fn nothing_is_counted_twice_although_control_is_killed(host: Ar
     })
     .await;
 
+    // The pool has a record, too: of its node, which a tenant had for a while.
+    until_true("the pool has a record", SOON, async || {
+        let all: Api<UsageRecord> = Api::all(host.client.clone());
+        let records = all.list(&ListParams::default()).await.unwrap().items;
+        records.iter().any(|record| {
+            let of = &record.spec.tenant;
+            of.is_pool() && of.name == early.name && sum(std::slice::from_ref(record), UsageResource::Node) > 0
+        })
+    })
+    .await;
+
     host.stop_control("first").await;
     host.start_control("first").await;
     tenants.delete("metered", &DeleteParams::default()).await.unwrap();

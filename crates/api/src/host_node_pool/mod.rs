@@ -42,7 +42,27 @@ use std::collections::BTreeMap;
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
     printcolumn(name = "Free-GPUs", type_ = "integer", json_path = ".status.freeGpus", description = "GPUs on free nodes"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Requested", type_ = "integer", json_path = ".status.requested.nodes", priority = 1),
+    printcolumn(
+        name = "Joining",
+        type_ = "integer",
+        json_path = ".status.nodes.joining",
+        priority = 1,
+        description = "Nodes that are reserved for a tenant or being prepared for it"
+    ),
+    printcolumn(
+        name = "Unavailable",
+        type_ = "integer",
+        json_path = ".status.nodes.unavailable",
+        priority = 1,
+        description = "Nodes without an owner that cannot be assigned"
+    ),
+    printcolumn(
+        name = "Requested",
+        type_ = "integer",
+        json_path = ".status.requested.nodes",
+        priority = 1,
+        description = "Nodes that are requested from an autoscaler"
+    ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a HostNodePool must be a DNS label of at most 63 characters that starts with a letter")

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::{Host, HostArguments};
+use crate::log_lines::{API_SERVER, Content, LastLines, read_last};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
@@ -30,8 +31,9 @@ const LOG_LINES: i64 = 5000;
 /// Bytes of each log that are kept, the last ones, and that are read at most: lines may be long.
 const LOG_BYTES: usize = 2 << 20;
 const MOST_READ_BYTES: i64 = 16 << 20;
-/// What each event of an audit log begins with, on the standard output of an API server of a tenant.
-const AUDIT_EVENT: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/"#;
+/// The same of an API server of a tenant, where most lines may be events of an audit log: among so many lines its messages are looked for.
+const SEARCHED_LINES: i64 = 200_000;
+const SEARCHED_BYTES: i64 = 256 << 20;
 /// Bytes of all files together, before they are compressed. What comes later is left out, and errors.txt says so.
 const MOST_BYTES: usize = 256 << 20;
 
@@ -225,9 +227,12 @@ impl Bundle {
                         previous,
                         ..LogParams::default()
                     };
-                    let log = pods.logs(&name, &parameters).await;
+                    let log = if status.name == API_SERVER {
+                        read_messages(&pods, &name, parameters).await
+                    } else {
+                        pods.logs(&name, &parameters).await
+                    };
                     if let Some(log) = self.note(&path, log) {
-                        let log = without_audit_events(log);
                         // Cut afterwards: a part of a secret may look like none.
                         self.add_text(&path, keep_end(&redact::redact_text(&log), LOG_BYTES).to_owned());
                     }
@@ -301,18 +306,24 @@ impl Bundle {
     }
 }
 
-/// A log without the events of an audit log, in which is what users of the tenant did, and whose objects. Its first line says how many are left out.
-fn without_audit_events(log: String) -> String {
-    let is_event = |line: &str| line.starts_with(AUDIT_EVENT);
-    let events = log.lines().filter(|line| is_event(line)).count();
-    if events == 0 {
-        return log;
-    }
-    let others: Vec<&str> = log.lines().filter(|line| !is_event(line)).collect();
-    format!(
-        "[{events} events of the audit log are left out]\n{}\n",
-        others.join("\n")
-    )
+/// The last messages of an API server of a tenant, without the events of its audit log, in which is what users did, and with which objects. The first
+/// line says how many lines are left out.
+async fn read_messages(pods: &Api<Pod>, name: &str, parameters: LogParams) -> Result<String, kube::Error> {
+    let parameters = LogParams {
+        tail_lines: Some(SEARCHED_LINES),
+        limit_bytes: Some(SEARCHED_BYTES),
+        ..parameters
+    };
+    let mut reader = pods.log_stream(name, &parameters).await?;
+    let [lines, bytes] = [LOG_LINES, MOST_READ_BYTES].map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+    let last = read_last(&mut reader, Content::MessagesAlone, lines, bytes).await;
+    let LastLines { lines, left_out, .. } = last.map_err(kube::Error::ReadEvents)?;
+    let messages: Vec<u8> = lines.into_iter().flatten().collect();
+    let messages = String::from_utf8_lossy(&messages);
+    Ok(match left_out {
+        0 => messages.into_owned(),
+        lines => format!("[{lines} lines of the audit log are left out]\n{messages}"),
+    })
 }
 
 /// The last lines of a text, with at most so many bytes.

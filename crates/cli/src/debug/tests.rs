@@ -13,14 +13,23 @@ use std::time::Duration;
 
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.CANARYsignature";
 
-/// A client whose API server has one pod, the container of which has started twice and logged this.
-fn client(log: String) -> Client {
+/// The last lines of a log that a request asks for.
+fn tail(log: &str, uri: &http::Uri) -> String {
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    let lines = parameters.find_map(|parameter| parameter.strip_prefix("tailLines="));
+    let lines: usize = lines.map_or(usize::MAX, |lines| lines.parse().unwrap());
+    let all: Vec<&str> = log.split_inclusive('\n').collect();
+    all[all.len().saturating_sub(lines)..].concat()
+}
+
+/// A client whose API server has one pod, the container of which, of this name, has started twice and logged this.
+fn client(container: &'static str, log: String) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let answer = if request.uri().path().ends_with("/log") {
-            log.clone()
+            tail(&log, request.uri())
         } else {
             let status = json!({"containerStatuses": [
-                {"name": "main", "restartCount": 1, "ready": true, "image": "x", "imageID": "x"}]});
+                {"name": container, "restartCount": 1, "ready": true, "image": "x", "imageID": "x"}]});
             json!({"metadata": {}, "items": [{"metadata": {"name": "pod"}, "status": status}]}).to_string()
         };
         async move { Ok::<_, std::convert::Infallible>(Response::new(Body::from(answer.into_bytes()))) }
@@ -69,7 +78,7 @@ async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
     let mut bundle = Bundle {
         archive: Archive::new(MOST_BYTES),
         failures: Vec::new(),
-        client: client(log.join("\n")),
+        client: client("main", log.join("\n")),
     };
     bundle.collect_logs("berth-system").await;
     let files = unpack(&bundle.finish().unwrap());
@@ -90,18 +99,21 @@ async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
 #[tokio::test]
 async fn what_an_audit_log_says_of_users_is_left_out() {
     let event = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","user":{"username":"CANARY"}}"#;
-    let log = format!("the first line\n{event}\nfailed: {{\"kind\":\"Event\"}}\n{event}\nthe last line\n");
+    // More than the lines of other logs that are read.
+    let events = format!("{event}\n").repeat(6000);
+    // The part that is read begins in an event.
+    let log = format!("CANARY\"}}}}\nthe first line\n{event}\nfailed: {{\"kind\":\"Event\"}}\n{events}the last line\n");
     let mut bundle = Bundle {
         archive: Archive::new(MOST_BYTES),
         failures: Vec::new(),
-        client: client(log),
+        client: client(API_SERVER, log),
     };
     bundle.collect_logs("berth-vision-abc-cp").await;
     let files = unpack(&bundle.finish().unwrap());
     assert_eq!(files.len(), 2);
     for text in files.values() {
         let expected =
-            "[2 events of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
+            "[6002 lines of the audit log are left out]\nthe first line\nfailed: {\"kind\":\"Event\"}\nthe last line\n";
         assert_eq!(text, expected);
     }
 }

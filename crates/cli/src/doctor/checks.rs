@@ -8,8 +8,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 
 use super::CheckResult;
-use super::cluster;
 use super::facts::{Facts, Read};
+use super::{cluster, permissions};
 
 /// The oldest minor version of Kubernetes that a host may have; as `kubeVersion` of the chart.
 const OLDEST_MINOR: u32 = 34;
@@ -20,14 +20,15 @@ const EXPIRY_NEAR: i64 = 7 * 24 * 3600;
 /// What a Lease may be older than it says until control counts as gone. Clocks differ.
 const LEASE_SLACK: i64 = 30;
 /// What most fixes of an installation come to.
-const UPGRADE: &str = "install this version of Berth's chart: helm upgrade --install berth … (docs/guides/upgrade.md)";
+pub(super) const UPGRADE: &str =
+    "install this version of Berth's chart: helm upgrade --install berth … (docs/guides/upgrade.md)";
 
 /// All checks.
 pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
     [
         check_version(&facts.version),
         check_definitions(&facts.definitions),
-        check_roles(facts),
+        permissions::check(facts),
         check_policies(facts),
         check_control(facts),
         check_certificates(facts),
@@ -135,25 +136,6 @@ fn remove_empty(value: &mut serde_json::Value) {
         }
         _ => {}
     }
-}
-
-fn check_roles(facts: &Facts) -> Vec<CheckResult> {
-    const CHECK: &str = "permissions";
-    let installed = match &facts.cluster_roles {
-        Ok(installed) => installed,
-        Err(error) => return vec![CheckResult::unknown(CHECK, error)],
-    };
-    let wanted = berth_control::install::manifests::cluster_roles();
-    let missing: Vec<String> = wanted
-        .iter()
-        .map(ResourceExt::name_any)
-        .filter(|name| installed.iter().all(|role| role.name_any() != *name))
-        .collect();
-    if missing.is_empty() {
-        return vec![CheckResult::ok(CHECK, "the ClusterRoles are installed")];
-    }
-    let message = format!("ClusterRoles are missing: {}", missing.join(", "));
-    vec![CheckResult::problem(CHECK, message, UPGRADE)]
 }
 
 fn check_policies(facts: &Facts) -> Vec<CheckResult> {

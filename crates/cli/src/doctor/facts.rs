@@ -6,11 +6,12 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -32,9 +33,18 @@ pub(super) struct Facts {
     pub(super) metrics: Read<String>,
     pub(super) definitions: Read<Vec<CustomResourceDefinition>>,
     pub(super) cluster_roles: Read<Vec<ClusterRole>>,
+    pub(super) cluster_role_bindings: Read<Vec<ClusterRoleBinding>>,
+    /// Roles in the namespace of Berth.
+    pub(super) roles: Read<Vec<Role>>,
+    /// RoleBindings in the namespace of Berth.
+    pub(super) role_bindings: Read<Vec<RoleBinding>>,
+    /// What renews the certificates of Berth's etcd; none if Berth has no etcd of its own.
+    pub(super) certificates_job: Read<Option<CronJob>>,
     pub(super) policies: Read<Vec<ValidatingAdmissionPolicy>>,
     /// Control's Deployment; none if Berth was not installed by its chart.
     pub(super) control: Read<Option<Deployment>>,
+    /// The Deployment of the gateway; none if there is no gateway, or it was not installed by the chart.
+    pub(super) gateway: Read<Option<Deployment>>,
     /// Control's Lease.
     pub(super) lease: Read<Option<Lease>>,
     pub(super) daemon_sets: Read<Vec<DaemonSet>>,

@@ -6,10 +6,12 @@ use berth_api::{labels, system};
 use berth_runtime::answers;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, ListParams};
 use kube::client::Body;
+use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -36,6 +38,15 @@ where
 {
     let all = Api::<K>::all(client.clone());
     within(all.list(&ListParams::default())).await.map(|list| list.items)
+}
+
+/// Those in the namespace of Berth.
+async fn list_own<K>(client: &Client) -> Read<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let own = Api::<K>::namespaced(client.clone(), system::NAMESPACE);
+    within(own.list(&ListParams::default())).await.map(|list| list.items)
 }
 
 async fn get_text(client: &Client, path: &str) -> Read<String> {
@@ -107,7 +118,7 @@ async fn read_certificates(client: &Client) -> Read<Vec<Certificate>> {
 
 /// Reads everything at the same time.
 pub(super) async fn gather(client: &Client) -> Facts {
-    let control: Api<Deployment> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), system::NAMESPACE);
     let lease: Api<Lease> = Api::namespaced(client.clone(), system::NAMESPACE);
     let basics = async {
         tokio::join!(
@@ -115,7 +126,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
             within(client.apiserver_version()),
             read_readiness(client),
             get_text(client, "/metrics"),
-            within(control.get_opt(system::CONTROL)),
+            within(deployments.get_opt(system::CONTROL)),
             within(lease.get_opt(system::CONTROL)),
             read_certificates(client),
         )
@@ -130,18 +141,30 @@ pub(super) async fn gather(client: &Client) -> Facts {
             list(client)
         )
     };
+    let cron_jobs: Api<CronJob> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let rights = async {
+        tokio::join!(
+            list(client),
+            list_own(client),
+            list_own(client),
+            within(cron_jobs.get_opt(system::CERTIFICATES)),
+            within(deployments.get_opt(system::GATEWAY)),
+        )
+    };
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), network::CILIUM_NAMESPACE);
     let cilium = within(config_maps.get_opt(network::CILIUM_CONFIG));
     let cluster = async { tokio::join!(list(client), cilium, list(client), list(client), list(client)) };
     let webhooks = async { tokio::join!(list(client), list(client), list(client)) };
-    let (basics, installed, cluster, webhooks) = tokio::join!(
+    let (basics, installed, rights, cluster, webhooks) = tokio::join!(
         Box::pin(basics),
         Box::pin(installed),
+        Box::pin(rights),
         Box::pin(cluster),
         Box::pin(webhooks)
     );
     let (times, version, etcd_ready, metrics, control, lease, certificates) = basics;
     let (definitions, cluster_roles, policies, pools, classes, rate_cards) = installed;
+    let (cluster_role_bindings, roles, role_bindings, certificates_job, gateway) = rights;
     let (daemon_sets, cilium, nodes, runtime_classes, storage_classes) = cluster;
     let (validating, mutating, endpoints) = webhooks;
     Facts {
@@ -152,8 +175,13 @@ pub(super) async fn gather(client: &Client) -> Facts {
         metrics,
         definitions,
         cluster_roles,
+        cluster_role_bindings,
+        roles,
+        role_bindings,
+        certificates_job,
         policies,
         control,
+        gateway,
         lease,
         daemon_sets,
         cilium,

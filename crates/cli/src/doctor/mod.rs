@@ -6,6 +6,7 @@ mod facts;
 mod gather;
 mod latency;
 mod network;
+mod permissions;
 mod tolerations;
 
 use std::process::ExitCode;

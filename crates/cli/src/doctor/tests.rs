@@ -1,10 +1,15 @@
+#[path = "permission_tests.rs"]
+mod permission_tests;
+
 use super::*;
 use crate::doctor::Level;
 use crate::doctor::facts::{Certificate, Read};
 use berth_api::RateCard;
+use berth_control::install::manifests;
 use jiff::{SignedDuration, Span};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use serde_json::{Value, json};
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -13,6 +18,16 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// Control's ClusterRoles as on a host, whose controller manager aggregates rules.
+fn cluster_roles() -> Vec<ClusterRole> {
+    let mut roles: Vec<ClusterRole> = manifests::cluster_roles().into();
+    let of_parts = roles.iter().filter(|role| !role.labels().is_empty());
+    let rules: Vec<PolicyRule> = of_parts.filter_map(|role| role.rules.clone()).flatten().collect();
+    let aggregated = roles.iter_mut().find(|role| role.aggregation_rule.is_some());
+    aggregated.unwrap().rules = Some(rules);
+    roles
 }
 
 /// A host on which all is well.
@@ -32,12 +47,17 @@ fn healthy() -> Facts {
         etcd_ready: Ok(true),
         metrics: Ok("etcd_request_duration_seconds_bucket{le=\"0.05\"} 5\n".into()),
         definitions: Ok(definitions),
-        cluster_roles: Ok(berth_control::install::manifests::cluster_roles().into()),
+        cluster_roles: Ok(cluster_roles()),
+        cluster_role_bindings: Ok(manifests::cluster_role_bindings("somebody").into()),
+        roles: Ok(vec![manifests::role()]),
+        role_bindings: Ok(vec![manifests::role_binding("somebody")]),
+        certificates_job: Ok(None),
         policies: Ok(policies
             .iter()
             .map(berth_admission_policies::AdmissionPolicy::build_policy)
             .collect()),
         control: Ok(None),
+        gateway: Ok(None),
         lease: Ok(Some(read(json!({
             "metadata": {"name": "berth-control"},
             "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:59:50.000000Z"},
@@ -71,6 +91,18 @@ fn healthy() -> Facts {
             "metadata": {"name": "s-1", "namespace": "sys", "labels": {"kubernetes.io/service-name": "s"}},
             "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
         }))]),
+    }
+}
+
+/// Gives control's rights to its ServiceAccount, as the chart does.
+fn bind_account(facts: &mut Facts) {
+    let account: Subject =
+        read(json!({"kind": "ServiceAccount", "name": "berth-control", "namespace": "berth-system"}));
+    for binding in facts.cluster_role_bindings.as_mut().unwrap() {
+        binding.subjects = Some(vec![account.clone()]);
+    }
+    for binding in facts.role_bindings.as_mut().unwrap() {
+        binding.subjects = Some(vec![account.clone()]);
     }
 }
 
@@ -132,6 +164,7 @@ fn each_fault_is_found_alone() {
                 "holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2025-12-31T23:50:00.000000Z"}}))));
         }),
         ("control: Problem", |facts| {
+            bind_account(facts);
             facts.control = Ok(Some(read(
                 json!({"metadata": {}, "spec": {"selector": {}, "template": {}}}),
             )));
@@ -326,7 +359,7 @@ fn what_cannot_be_read_is_a_warning() {
     // The Lease alone does not say whether the Deployment is well.
     let mut facts = healthy();
     facts.control = Err("forbidden".into());
-    assert_eq!(faults(&facts), ["control: Warning"]);
+    assert_eq!(faults(&facts), ["permissions: Warning", "control: Warning"]);
 }
 
 /// A user who may read nothing sees no check that is ok.
@@ -343,8 +376,13 @@ fn nothing_is_ok_for_a_user_who_may_read_nothing() {
         metrics: deny(),
         definitions: deny(),
         cluster_roles: deny(),
+        cluster_role_bindings: deny(),
+        roles: deny(),
+        role_bindings: deny(),
+        certificates_job: deny(),
         policies: deny(),
         control: deny(),
+        gateway: deny(),
         lease: deny(),
         daemon_sets: deny(),
         cilium: deny(),

@@ -7,6 +7,7 @@ use jiff::civil::Date;
 
 use super::period::parse_day;
 use crate::completion;
+use crate::error::Error;
 
 #[derive(Debug, Args)]
 pub(crate) struct UsageArguments {
@@ -31,6 +32,9 @@ pub(crate) struct UsageArguments {
         value_name = "GROUP"
     )]
     pub(super) by: Vec<Group>,
+    /// Show the nodes and GPUs that no tenant had, by pool, instead of those that tenants used. Of whole days.
+    #[arg(long, conflicts_with = "tenants")]
+    pub(super) unassigned: bool,
     /// Show costs in this currency only, for example EUR. [default: all that RateCards have]
     #[arg(long, value_name = "CODE")]
     pub(super) currency: Option<String>,
@@ -52,6 +56,30 @@ impl UsageArguments {
             }
         }
         groups
+    }
+
+    /// What has a row of its own in a report of what no tenant had: pools, unless something else was asked for.
+    ///
+    /// # Errors
+    /// Nodes that no tenant had have no such thing.
+    pub(super) fn unassigned_group_by(&self) -> Result<Vec<GroupBy>, Error> {
+        let groups = self.group_by();
+        if groups == [GroupBy::Tenant] {
+            return Ok(vec![GroupBy::Pool]);
+        }
+        let has = |group: &GroupBy| {
+            matches!(
+                group,
+                GroupBy::Pool | GroupBy::Product | GroupBy::Resource | GroupBy::Day | GroupBy::Month
+            )
+        };
+        match groups.iter().find(|&group| !has(group)) {
+            None => Ok(groups),
+            Some(group) => Err(Error::Usage(format!(
+                "nodes that no tenant had have no {}; with --unassigned, --by can be pool, product, resource, day and month",
+                group.name()
+            ))),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `berth usage`: what tenants used, and what it costs. The amounts are in UsageRecords, which control writes, and the prices in RateCards; here
-//! they are put together. Who may not read UsageRecords gets what the status of its tenants says ([`team`]).
+//! they are put together. Who may not read UsageRecords gets what the status of its tenants says ([`team`]). With `--unassigned` it is what no tenant had
+//! ([`unassigned`]).
 
 mod arguments;
 mod export;
@@ -10,6 +11,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unassigned;
 mod view;
 
 use std::process::ExitCode;
@@ -44,8 +46,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
         read::list_records(&host.client, &selector),
         read::list_cards(&host.client)
     );
+    if arguments.unassigned {
+        return unassigned::print_unassigned(&selection, arguments, (records?, cards?), (period, now));
+    }
     let records = match records? {
-        Ok(records) => records,
+        Ok(records) => read::of_tenants(records),
         Err(refusal) => {
             let asked = team::Asked::new(selection, arguments, (period, now), &refusal)?;
             let tenants = asked.read_tenants(&host.client).await?;
@@ -66,14 +71,19 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
     print_usage(&usage, arguments.output, || {
         export::write_focus(&records, &prices, &query, &arguments.provider)
     })?;
+    Ok(status_of(&usage))
+}
+
+/// The status of a report that was printed.
+fn status_of(usage: &Usage) -> ExitCode {
     if usage.has_unclear_costs() {
         // A script must not take the report for a whole one.
         print_note(format_args!(
             "costs are missing until RateCards are corrected; the report says which"
         ));
-        return Ok(ExitCode::FAILURE);
+        return ExitCode::FAILURE;
     }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 /// Prints a report in the requested format. `write_focus` makes that of FOCUS.

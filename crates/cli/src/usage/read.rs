@@ -31,6 +31,12 @@ pub(super) async fn list_records(client: &Client, selector: &str) -> Result<Reco
     }
 }
 
+/// The records of tenants.
+pub(super) fn of_tenants(mut records: Vec<UsageRecord>) -> Vec<UsageRecord> {
+    records.retain(|record| !record.spec.tenant.is_pool());
+    records
+}
+
 /// The RateCards. Those that the user may not list are no error: usage is shown without costs then.
 ///
 /// # Errors

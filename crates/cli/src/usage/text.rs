@@ -46,7 +46,12 @@ fn summarize(usage: &Usage) -> String {
     let through = through.map_or_else(String::new, |through| {
         format!(", recorded up to {}", format_time(through))
     });
-    format!("Usage from {from} to {to} (UTC){through}")
+    let subject = if usage.is_unassigned {
+        "Without a tenant"
+    } else {
+        "Usage"
+    };
+    format!("{subject} from {from} to {to} (UTC){through}")
 }
 
 /// How the amounts of a row are shown.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{UsageRecord, UsageResource};
-use berth_metering::{Amounts, GroupBy, Month, PriceBook, PriceError, Query, Report, Row, hours, hours_unit, report};
+use berth_metering::{
+    Amounts, GroupBy, Month, PriceBook, PriceError, Query, Report, Row, hours, hours_unit, report, unassigned_report,
+};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -22,6 +24,9 @@ const MOST_ERRORS: usize = 10;
 /// What can be the cause if there are no records.
 const WHY_NO_RECORDS: &str = "no tenant used anything, they are older than metering.retentionMonths of Berth's chart keeps them, or nothing was \
                               recorded because that is 0 or this version of Berth was not installed";
+/// The same of records of pools.
+const WHY_NO_POOLS: &str = "there were no pools with nodes for tenants, they are older than metering.retentionMonths of Berth's chart keeps them, or \
+                            nothing was recorded because that is 0 or this version of Berth was not installed";
 
 /// Which records a report is made of.
 #[derive(Debug, Default)]
@@ -83,6 +88,8 @@ pub(super) fn months_without(records: &[UsageRecord], period: Period, now: Times
 /// A report, and what is not in it.
 #[derive(Debug)]
 pub(super) struct Usage {
+    /// Whether it is about what no tenant had.
+    pub(super) is_unassigned: bool,
     pub(super) period: Period,
     pub(super) group_by: Vec<GroupBy>,
     pub(super) currencies: Vec<String>,
@@ -120,18 +127,39 @@ impl Usage {
     pub(super) fn new(records: &[UsageRecord], prices: &PriceBook, request: Request, now: Timestamp) -> Self {
         let report = report(records, prices, &request.query());
         let notes = [
-            note_months(&request.months_without_records, request.period),
+            note_months(&request.months_without_records, request.period, WHY_NO_RECORDS),
             note_nothing(&report, &request),
             note_late(&report, request.period, now),
             note_merged(&report),
-            note_unpriced(&report.total.unpriced),
-            note_unclear(&report.total),
         ];
+        Self::with_notes(report, notes, prices, request, false)
+    }
+
+    /// What no tenant had, by these records of tenants and pools, and what it costs.
+    pub(super) fn of_unassigned(records: &[UsageRecord], prices: &PriceBook, request: Request) -> Self {
+        let report = unassigned_report(records, prices, &request.query());
+        let notes = [
+            note_months(&request.months_without_records, request.period, WHY_NO_POOLS),
+            note_days(&report),
+            note_without_pool(&report),
+        ];
+        Self::with_notes(report, notes, prices, request, true)
+    }
+
+    fn with_notes(
+        report: Report,
+        notes: impl IntoIterator<Item = Option<String>>,
+        prices: &PriceBook,
+        request: Request,
+        is_unassigned: bool,
+    ) -> Self {
+        let of_costs = [note_unpriced(&report.total.unpriced), note_unclear(&report.total)];
         let errors = note_errors(prices.errors());
-        let notes = { notes.into_iter().flatten() }
+        let notes = { notes.into_iter().chain(of_costs).flatten() }
             .chain(errors)
             .chain(request.without_costs);
         Self {
+            is_unassigned,
             period: request.period,
             group_by: request.group_by,
             currencies: prices.currencies().map(ToOwned::to_owned).collect(),
@@ -147,15 +175,15 @@ impl Usage {
     }
 }
 
-fn note_months(months: &[Month], period: Period) -> Option<String> {
+fn note_months(months: &[Month], period: Period, why: &str) -> Option<String> {
     let names: Vec<String> = months.iter().map(ToString::to_string).collect();
     if names.is_empty() {
         return None;
     }
     Some(if names.len() == period.months().len() {
-        format!("There are no UsageRecords of these days: {WHY_NO_RECORDS}.")
+        format!("There are no UsageRecords of these days: {why}.")
     } else {
-        format!("There are no UsageRecords of {}: {WHY_NO_RECORDS}.", names.join(", "))
+        format!("There are no UsageRecords of {}: {why}.", names.join(", "))
     })
 }
 
@@ -181,6 +209,15 @@ fn note_late(report: &Report, period: Period, now: Timestamp) -> Option<String> 
     })
 }
 
+/// Up to which day it is known what no tenant had.
+fn note_days(report: &Report) -> Option<String> {
+    let through = report.metered_through.filter(|_| !report.is_complete)?;
+    Some(format!(
+        "Only days before {} are in the report: on later ones, not everything that tenants used is recorded yet.",
+        format_time(through)
+    ))
+}
+
 /// What has lost its pool and its Project.
 fn note_merged(report: &Report) -> Option<String> {
     let names: Vec<&str> = report.merged.iter().map(String::as_str).collect();
@@ -189,6 +226,17 @@ fn note_merged(report: &Report) -> Option<String> {
         format!(
             "A record has too many lines, of {names}: some of what was used is recorded without pool, product, mode, class, Project and Organization, and has \
              the price of a rate for all."
+        )
+    })
+}
+
+/// Of what tenants had, that which has lost its pool and could not be subtracted.
+fn note_without_pool(report: &Report) -> Option<String> {
+    let names: Vec<&str> = report.merged.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "A record has too many lines, of {}: some of what was used is recorded without its pool, and looks here as if no tenant had it.",
+            names.join(", ")
         )
     })
 }
@@ -243,6 +291,8 @@ fn describe_amounts(amounts: &Amounts) -> Option<String> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct UsageView {
+    /// Whether it is about what no tenant had.
+    unassigned: bool,
     /// The first and the last day, in UTC.
     from: String,
     to: String,
@@ -280,6 +330,7 @@ struct RowView {
 impl Serialize for Usage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self {
+            is_unassigned,
             period,
             group_by,
             currencies,
@@ -288,6 +339,7 @@ impl Serialize for Usage {
             notes,
         } = self;
         let view = UsageView {
+            unassigned: *is_unassigned,
             from: period.from.to_string(),
             to: period.to.to_string(),
             metered_through: report.metered_through.map(format_time),

@@ -140,7 +140,7 @@ pub(super) fn render(
     );
     let authorization = authorization::for_api_server(authorities, &mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
-    let audit = audit::for_api_server(input.audit, &mut files);
+    let audit = audit::for_api_server(input.audit, &authorities.encryption, &mut files);
     let encryption = encryption::for_api_server(&authorities.encryption, &mut files);
     put_authorities(input, authorities, &mut files);
     let mut args = vec![

@@ -205,9 +205,11 @@ async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: S
     if let Key::Tenant { namespace, name } = &key {
         record_usage(metrics, stores, namespace, name);
         record_syncer(metrics, stores, &controllers.tenant.tenants, (namespace, name));
+        record_audit_errors(metrics, stores, &controllers.tenant.tenants, (namespace, name));
     }
     if key == Key::Fleet {
         record_sleep(metrics, stores);
+        metrics.encryption.record(&stores.tenants.state());
     }
     let result = match outcome {
         Ok(again) => {
@@ -271,6 +273,22 @@ fn record_syncer(metrics: &Metrics, stores: &Stores, tenants: &Tenants, (namespa
     metrics
         .syncers
         .record_asleep(&labels, uid.map(|uid| tenants.is_outdated(&uid)));
+}
+
+/// Counts the events that API servers of a tenant could not write into their audit log since the last reconcile, or forgets a tenant that is gone.
+fn record_audit_errors(metrics: &Metrics, stores: &Stores, tenants: &Tenants, (namespace, name): (&str, &str)) {
+    let labels = TenantLabels {
+        tenant_namespace: namespace.to_owned(),
+        tenant: name.to_owned(),
+    };
+    let cluster = stores.tenants.get(&ObjectRef::new(name).within(namespace));
+    let Some(uid) = cluster.and_then(|cluster| cluster.metadata.uid.clone()) else {
+        metrics.audit_errors.remove(&labels);
+        return;
+    };
+    if let Some(new) = tenants.take_audit_errors(&uid) {
+        metrics.audit_errors.get_or_create(&labels).inc_by(new);
+    }
 }
 
 /// Whether a tenant sleeps and is not being deleted.

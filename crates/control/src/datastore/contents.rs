@@ -2,7 +2,7 @@
 //!
 //! A restore under way has a record in etcd, outside of the tenant's prefix: what it has replaced and the record are always of the same moment, also in a
 //! backup of etcd. Each write of a restore is a transaction that compares the revision of the record. So only the process that has written the record last
-//! writes, and nobody does once the tenant is deleted. docs/adr/XXXX says why.
+//! writes, and nobody does once the tenant is deleted. docs/adr/0066 says why.
 
 use super::{
     DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,

@@ -2,7 +2,10 @@
 
 use super::{Datastore, DatastoreError, failed, key_prefix};
 use berth_api::names::TenantId;
-use berth_etcd::{api::RangeRequest, prefix_end};
+use berth_etcd::{
+    api::{RangeRequest, RangeResponse},
+    prefix_end,
+};
 
 /// Keys that are read at once. etcd accepts no request above 1.5 MiB, so these have at most 12 MiB.
 const PAGE: i64 = 8;
@@ -15,7 +18,7 @@ const HEAD: usize = 128;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadPage {
     /// What follows the folder in a key, and the beginning of its value.
-    pub heads: Vec<(String, Vec<u8>)>,
+    pub heads: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether there are more keys.
     pub has_more: bool,
 }
@@ -30,13 +33,13 @@ impl Datastore {
         &self,
         tenant: &TenantId,
         folder: &str,
-        after: Option<&str>,
+        after: Option<&[u8]>,
     ) -> Result<HeadPage, DatastoreError> {
         let client = self.connected_client().await?;
         let folder = format!("{}{folder}", key_prefix(tenant));
         let mut start = folder.clone().into_bytes();
         if let Some(after) = after {
-            start.extend(after.as_bytes());
+            start.extend(after);
             // The smallest key after it.
             start.push(0);
         }
@@ -49,15 +52,44 @@ impl Datastore {
         };
         let mut client = client.keys().max_decoding_message_size(MAX_PAGE_BYTES);
         let answer = client.range(request).await.map_err(failed("read keys"))?.into_inner();
+        Ok(HeadPage::read(answer, &folder))
+    }
+}
+
+impl HeadPage {
+    /// What etcd has answered of the keys in a folder. Names stay bytes: a page that begins after a name as a text would begin elsewhere if the name is
+    /// none.
+    fn read(answer: RangeResponse, folder: &str) -> Self {
         let heads = answer.kvs.into_iter().filter_map(|mut pair| {
-            let name = pair.key.strip_prefix(folder.as_bytes())?;
-            let name = String::from_utf8_lossy(name).into_owned();
+            let name = pair.key.strip_prefix(folder.as_bytes())?.to_vec();
             pair.value.truncate(HEAD);
             Some((name, pair.value))
         });
-        Ok(HeadPage {
+        Self {
             heads: heads.collect(),
             has_more: answer.more,
-        })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_etcd::api::KeyValue;
+
+    #[test]
+    fn names_stay_bytes_and_of_values_the_beginnings_are_kept() {
+        let pair = |key: &[u8]| KeyValue {
+            key: key.to_vec(),
+            value: vec![b'v'; HEAD + 1],
+        };
+        let answer = RangeResponse {
+            kvs: vec![pair(b"/berth/a/secrets/team/\xff"), pair(b"/berth/b/secrets/team/a")],
+            more: true,
+            ..RangeResponse::default()
+        };
+        let page = HeadPage::read(answer, "/berth/a/secrets/");
+        assert_eq!(page.heads, [(b"team/\xff".to_vec(), vec![b'v'; HEAD])]);
+        assert!(page.has_more);
     }
 }

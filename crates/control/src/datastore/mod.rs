@@ -162,7 +162,7 @@ pub trait TenantDatastore: Send + Sync {
         &self,
         tenant: &TenantId,
         folder: &str,
-        after: Option<&str>,
+        after: Option<&[u8]>,
     ) -> Result<HeadPage, DatastoreError>;
 
     /// Deletes one of the tenant's keys. Doing it again changes nothing.
@@ -219,7 +219,7 @@ impl TenantDatastore for Datastore {
         &self,
         tenant: &TenantId,
         folder: &str,
-        after: Option<&str>,
+        after: Option<&[u8]>,
     ) -> Result<HeadPage, DatastoreError> {
         Self::read_heads(self, tenant, folder, after).await
     }

@@ -224,6 +224,29 @@ pub fn role() -> Role {
     }
 }
 
+/// The Role of the Jobs for the certificates of the chart's etcd, as the chart has it.
+pub fn certificates_role() -> Role {
+    let of_objects = |resource: &str, names: &[&str], verbs: &[&str]| PolicyRule {
+        resource_names: Some(names.iter().map(ToString::to_string).collect()),
+        ..rule("", &[resource], verbs)
+    };
+    let secrets = [
+        "berth-etcd-ca",
+        "berth-etcd-server",
+        "berth-etcd-peer-ca",
+        "berth-etcd-peer",
+    ];
+    Role {
+        metadata: in_own_namespace(system::CERTIFICATES),
+        rules: Some(vec![
+            // RBAC knows no name of an object that is created.
+            rule("", &["secrets"], &["create"]),
+            of_objects("secrets", &secrets, &["get", "patch"]),
+            of_objects("services", &["berth-etcd"], &["get"]),
+        ]),
+    }
+}
+
 /// Binds control's Role to a user.
 pub fn role_binding(user: &str) -> RoleBinding {
     let ClusterRoleBinding { role_ref, subjects, .. } = binding(system::CONTROL, [user]);

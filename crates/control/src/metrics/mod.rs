@@ -1,11 +1,13 @@
 //! Counters of control.
 
+mod encryption;
 mod repair;
 mod sleep;
 mod snapshots;
 mod syncers;
 mod usage;
 
+pub use encryption::{EncryptionLabels, EncryptionMetrics};
 pub use repair::RepairMetrics;
 pub use sleep::{SleepMetrics, SleepStateLabels, WakeLabels};
 pub use snapshots::{SnapshotMetrics, SnapshotPhaseLabels};
@@ -183,12 +185,16 @@ pub struct Metrics {
     pub sleep: SleepMetrics,
     /// What is known of syncers.
     pub syncers: SyncerMetrics,
+    /// The encryption of what tenants store.
+    pub encryption: EncryptionMetrics,
     /// Rotations of credentials of tenants that are complete.
     pub rotations: Counter,
     /// Percent of its share of the datastore that each tenant uses.
     pub datastore_used: Family<TenantLabels, Gauge>,
     /// Percent of its share of the host that each tenant uses.
     pub host_used: Family<TenantLabels, Gauge>,
+    /// Events that API servers could not write into their audit log.
+    pub audit_errors: Family<TenantLabels, Counter>,
     /// Bytes that all tenants together may store.
     pub datastore_limits: Gauge,
     /// Bytes above which the datastore rejects writes; 0 if it does not say.
@@ -250,9 +256,11 @@ impl Metrics {
             tenants: Gauge::default(),
             sleep: SleepMetrics::default(),
             syncers: SyncerMetrics::default(),
+            encryption: EncryptionMetrics::default(),
             rotations: Counter::default(),
             datastore_used: Family::default(),
             host_used: Family::default(),
+            audit_errors: Family::default(),
             datastore_limits: Gauge::default(),
             datastore_quota: Gauge::default(),
             quota_nominal: Gauges::default(),
@@ -313,6 +321,7 @@ impl Metrics {
         metrics.repair.register(registry);
         metrics.sleep.register(registry);
         metrics.syncers.register(registry);
+        metrics.encryption.register(registry);
         registry.register(
             "credential_rotations",
             "Rotations of the credentials of tenants that are complete",
@@ -326,6 +335,11 @@ impl Metrics {
     }
 
     fn register_limits(&self, registry: &mut Registry) {
+        registry.register(
+            "audit_errors",
+            "Events that API servers of a tenant could not write into their audit log and have written to their standard error, without content: the sum of apiserver_audit_error_total of those that control has read, since control was started; of tenants whose class writes an audit log",
+            self.audit_errors.clone(),
+        );
         registry.register(
             "datastore_used_percent",
             "Share of the datastore that a tenant uses, in percent of what its class allows",

@@ -4,6 +4,8 @@
 //! and the columns that 1.3 has renamed (`ProviderName`, `PublisherName`), which are mandatory in 1.2. A row is what one line of a `UsageRecord`
 //! has for one day, priced in one currency.
 
+#[cfg(test)]
+mod conformance_tests;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -26,7 +28,7 @@ pub const VERSION: &str = "1.3";
 const DECIMALS: u32 = 10;
 
 /// The columns, in the order of the alphabet, as FOCUS wants them. What it does not define begins with `x_` and is at the end.
-pub const COLUMNS: [&str; 39] = [
+pub const COLUMNS: [&str; 40] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -49,6 +51,7 @@ pub const COLUMNS: [&str; 39] = [
     "InvoiceIssuerName",
     "ListCost",
     "ListUnitPrice",
+    "PricingCategory",
     "PricingQuantity",
     "PricingUnit",
     "ProviderName",
@@ -93,7 +96,8 @@ pub fn focus<'a>(
     provider: &str,
 ) -> Focus {
     let mut focus = Focus::default();
-    for record in records {
+    // What pools had is no charge.
+    for record in records.into_iter().filter(|record| !record.spec.tenant.is_pool()) {
         let Some(record) = in_scope(record, query) else {
             continue;
         };
@@ -162,6 +166,8 @@ impl Charge<'_> {
             provider(),
             without_zeros(priced.list_cost.format(DECIMALS)),
             priced.list_price.to_string(),
+            // A price list is agreed beforehand, also one for some.
+            "Standard".into(),
             self.quantity.clone(),
             unit(),
             provider(),

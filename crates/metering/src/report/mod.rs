@@ -4,11 +4,13 @@ mod group;
 mod scope;
 #[cfg(test)]
 mod tests;
+mod unassigned;
 
 pub use group::GroupBy;
 pub use scope::Query;
 use scope::{Latest, RecordLines};
 pub(crate) use scope::{RecordInScope, in_scope};
+pub use unassigned::unassigned_report;
 
 use crate::{
     amounts::Amounts,
@@ -55,9 +57,14 @@ pub struct Row {
     pub unclear_currencies: BTreeSet<String>,
 }
 
-/// Usage and costs as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
+/// Usage and costs of tenants as the records and the prices say. Records of the month before the query say which tenants use something of which there is no
 /// record of its days, so that the report is not complete; without them, it looks complete.
 pub fn report<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &PriceBook, query: &Query) -> Report {
+    let of_tenants = records.into_iter().filter(|record| !record.spec.tenant.is_pool());
+    compile(of_tenants, prices, query)
+}
+
+fn compile<'a>(records: impl IntoIterator<Item = &'a UsageRecord>, prices: &PriceBook, query: &Query) -> Report {
     let mut rows: BTreeMap<Vec<Option<String>>, Row> = BTreeMap::new();
     let mut total = Row::default();
     let mut through = Through::default();

@@ -113,7 +113,7 @@ impl<'a> RecordInScope<'a> {
 }
 
 /// When a day ends.
-fn end_of(day: Date) -> Timestamp {
+pub(super) fn end_of(day: Date) -> Timestamp {
     day.tomorrow().map_or(Timestamp::MAX, start_of)
 }
 

@@ -1,8 +1,8 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
-use super::{Branch, QuotaLimit, Ratio, TenantSet, Tree};
+use super::standing::Standing;
+use super::{Branch, QuotaLimit, TenantSet, Tree};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// A claim on nodes that other tenants borrowed.
 #[derive(Clone, Copy)]
@@ -15,6 +15,13 @@ pub(crate) struct ReclaimClaim {
     pub fair: bool,
     /// Whether pods of lower priority run on any node that may be reclaimed.
     pub urgent: bool,
+}
+
+/// A branch that has to give something, and the tenants below it that may have it.
+#[derive(Clone, Copy)]
+struct Giver<'h> {
+    number: usize,
+    holders: &'h TenantSet,
 }
 
 impl<'a> Tree<'a> {
@@ -90,64 +97,80 @@ impl<'a> Tree<'a> {
     /// Whether the claimant's side with `additional_gpus` more has no more of its fair share than the holder's side without `gpus`.
     pub fn is_fairer(&self, claimant: usize, holder: usize, additional_gpus: u64, gpus: u64) -> bool {
         self.find_fork(claimant, holder).is_some_and(|(side, other)| {
-            let side = &self.branches[side];
-            side.borrowed_ratio(side.losing() + additional_gpus, 0) <= self.branches[other].borrowed_ratio(0, gpus)
+            let ratio = self.branches[side].borrowed_ratio_with(additional_gpus);
+            ratio <= self.standings[other].borrowed_ratio_without(gpus)
         })
     }
 
     /// Calls `take` for the tenants in `holders`, the one furthest above its quota as seen from the claimant first, until
-    /// `take` returns something. Tenants that need not give anything are left out.
+    /// `take` returns something. Tenants that need not give anything are left out; of those that would give something for fairness alone, those that are
+    /// not in `fair`.
     pub fn take_from_richest<T>(
         &self,
         claimant: usize,
-        holders: &TenantSet,
+        [holders, fair]: [&TenantSet; 2],
         claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let mut others = Vec::new();
+        let siblings = |number: usize| &self.branches[self.branches[number].parent].children;
+        let mut givers = Vec::with_capacity(self.path(claimant).map(|number| siblings(number).len()).sum());
         for number in self.path(claimant) {
             let side = &self.branches[number];
-            let due = claim.urgent || side.has_room(claim.additional_gpus);
-            let ratio = side.borrowed_ratio(side.losing() + claim.additional_gpus, 0);
-            let siblings = self.branches[side.parent].children.iter().copied();
-            others.extend(siblings.filter(|sibling| {
+            let is_due = claim.urgent || side.has_room(claim.additional_gpus);
+            if !is_due && !claim.fair {
+                continue;
+            }
+            let holders = if is_due { holders } else { fair };
+            let ratio = side.borrowed_ratio_with(claim.additional_gpus);
+            let giving = siblings(number).iter().copied().filter(|sibling| {
                 *sibling != number
                     && self.has_to_give(*sibling, holders, claim)
-                    && (due || claim.fair && ratio <= self.branches[*sibling].borrowed_ratio(0, claim.least))
-            }));
+                    && (is_due || ratio <= self.standings[*sibling].borrowed_ratio_without(claim.least))
+            });
+            givers.extend(giving.map(|number| Giver { number, holders }));
         }
-        self.richest(others, holders, claim, take)
+        self.richest_first(givers.iter().copied(), &mut |giver| self.take_from(giver, claim, take))
     }
 
     fn has_to_give(&self, number: usize, holders: &TenantSet, claim: &ReclaimClaim) -> bool {
-        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].nominal_quota + claim.least
+        let standing = &self.standings[number];
+        debug_assert_eq!(*standing, Standing::of(&self.branches[number]));
+        holders.below[number] > 0 && standing.can_give(claim.least)
     }
 
-    fn richest<T>(
+    fn take_from<T>(
         &self,
-        branches: Vec<usize>,
-        holders: &TenantSet,
+        giver: Giver<'_>,
         claim: &ReclaimClaim,
-        take: &mut impl FnMut(usize) -> Option<T>,
+        take: &mut dyn FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        // Usually the first has something to give: the others are not put in order.
-        let ranked = branches.into_iter();
-        let mut ranked: BinaryHeap<(Ratio, Reverse<usize>)> = ranked
-            .map(|number| (self.branches[number].ratio(0), Reverse(number)))
-            .collect();
-        while let Some((_, Reverse(number))) = ranked.pop() {
-            let found = if let Some(tenant) = self.branches[number].tenant {
-                take(tenant)
-            } else {
-                let children = self.branches[number].children.iter().copied();
-                let giving = children.filter(|child| self.has_to_give(*child, holders, claim));
-                self.richest(giving.collect(), holders, claim, take)
-            };
-            if found.is_some() {
-                return found;
-            }
+        let branch = &self.branches[giver.number];
+        if let Some(tenant) = branch.tenant {
+            return take(tenant);
         }
-        None
+        let children = branch.children.iter().map(|number| Giver {
+            number: *number,
+            ..giver
+        });
+        let giving = children.filter(|child| self.has_to_give(child.number, child.holders, claim));
+        self.richest_first(giving, &mut |child| self.take_from(child, claim, take))
+    }
+
+    /// Calls `take` for branches, the one furthest above its quota first, until it returns something.
+    fn richest_first<'h, T>(
+        &self,
+        givers: impl Iterator<Item = Giver<'h>> + Clone,
+        take: &mut dyn FnMut(Giver<'h>) -> Option<T>,
+    ) -> Option<T> {
+        let rank = |giver: &Giver<'_>| (self.standings[giver.number].held, Reverse(giver.number));
+        // Usually the first has something to give: the others are not put in order.
+        let first = givers.clone().max_by_key(rank)?;
+        if let Some(found) = take(first) {
+            return Some(found);
+        }
+        let mut others: Vec<Giver<'_>> = givers.filter(|giver| giver.number != first.number).collect();
+        others.sort_by_cached_key(|giver| Reverse(rank(giver)));
+        others.into_iter().find_map(take)
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.
@@ -169,7 +192,7 @@ impl<'a> Tree<'a> {
             }
             let children = self.branches[number].children.iter().copied();
             let holding = children.filter(|child| holders.below[*child] > 0);
-            number = holding.max_by_key(|child| (self.branches[*child].ratio(0), Reverse(*child)))?;
+            number = holding.max_by_key(|child| (self.standings[*child].held, Reverse(*child)))?;
         }
     }
 }

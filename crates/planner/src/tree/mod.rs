@@ -2,6 +2,7 @@
 
 mod borrowers;
 mod limits;
+mod standing;
 
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ pub(crate) use limits::QuotaLimit;
 
 use crate::{Pool, Quota, Tenant};
 use limits::Limit;
+use standing::Standing;
 use std::collections::{BTreeSet, HashMap};
 
 /// Number of the root.
@@ -19,8 +21,12 @@ const ROOT: usize = 0;
 /// The tree. Its leaves are tenants.
 pub(crate) struct Tree<'a> {
     branches: Vec<Branch<'a>>,
+    /// By branch.
+    standings: Vec<Standing>,
     /// By tenant: from the tenant's own branch up to, but without, the root.
     paths: Vec<Vec<usize>>,
+    /// By tenant: whether a quota above it has a limit, or does not exist.
+    is_limited: Vec<bool>,
     /// Whether any quota does not lend all of its nominal quota.
     has_lending_limits: bool,
 }
@@ -56,10 +62,6 @@ struct Branch<'a> {
     /// GPUs of nodes that cannot be kept, and on which pods may still run.
     draining: u64,
 }
-
-/// How much of its fair share a branch has; the smallest is served first: GPUs beyond the nominal quota, divided by the weight,
-/// then all GPUs, divided by the weight.
-pub(crate) type Ratio = (u64, u64);
 
 impl<'a> Tree<'a> {
     /// The tree of `pool`. The number of a tenant is its position in `tenants`.
@@ -114,12 +116,19 @@ impl<'a> Tree<'a> {
             let parent = branches[number].parent;
             branches[parent].children.push(number);
         }
+        let may_limit = |number: &usize| {
+            let branch: &Branch<'_> = &branches[*number];
+            !branch.limits.is_empty() || branch.missing_parent.is_some()
+        };
         let mut tree = Self {
+            is_limited: paths.iter().map(|path| path.iter().any(may_limit)).collect(),
             has_lending_limits: branches.iter().any(|branch| branch.not_lendable > 0),
             branches,
             paths,
+            standings: Vec::new(),
         };
         tree.add_up_nominal_quotas(ROOT);
+        tree.standings = tree.branches.iter().map(Standing::of).collect();
         tree
     }
 
@@ -144,7 +153,9 @@ impl<'a> Tree<'a> {
 
     fn change(&mut self, tenant: usize, change: impl Fn(&mut Branch<'_>)) {
         for number in &self.paths[tenant] {
-            change(&mut self.branches[*number]);
+            let branch = &mut self.branches[*number];
+            change(branch);
+            self.standings[*number] = Standing::of(branch);
         }
     }
 
@@ -269,6 +280,11 @@ impl<'a> Tree<'a> {
         self.branches[self.paths[tenant][0]].leaving > 0
     }
 
+    /// Whether a limit, or a quota that does not exist, may forbid a tenant to have more.
+    pub fn is_limited(&self, tenant: usize) -> bool {
+        self.is_limited[tenant]
+    }
+
     /// Whether any quota does not lend all of its nominal quota.
     pub fn has_lending_limits(&self) -> bool {
         self.has_lending_limits
@@ -290,7 +306,7 @@ impl<'a> Tree<'a> {
                 .children
                 .iter()
                 .filter(|child| tenants.below[**child] > 0);
-            number = *children.min_by_key(|child| (self.branches[**child].serving_order(), **child))?;
+            number = *children.min_by_key(|child| (self.standings[**child].serving_order, **child))?;
         }
     }
 
@@ -361,23 +377,4 @@ impl<'a> Branch<'a> {
     fn borrowed_minimum(&self) -> u64 {
         self.minimum.saturating_sub(self.nominal_quota)
     }
-
-    /// Decides when it is served. Nodes that it loses still count: otherwise a tenant that gives them up would be
-    /// served earlier, and request them again.
-    fn serving_order(&self) -> Ratio {
-        self.ratio(self.losing())
-    }
-
-    /// Its ratio with `more` GPUs than it has.
-    fn ratio(&self, more: u64) -> Ratio {
-        (self.borrowed_ratio(more, 0), (self.used + more) * SCALE / self.weight)
-    }
-
-    /// GPUs beyond its nominal quota with `more` GPUs and without `fewer`, divided by its weight.
-    fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
-        (self.used + more).saturating_sub(self.nominal_quota + fewer) * SCALE / self.weight
-    }
 }
-
-/// Ratios are whole numbers; this keeps the fractions.
-const SCALE: u64 = 1 << 24;

@@ -87,7 +87,7 @@ impl PlanningPass<'_> {
     fn take_lacking(&mut self) -> Vec<usize> {
         let mut lacking = std::mem::take(&mut self.lacking);
         let depths: Vec<usize> = self.tree.nominal_quota_depths().collect();
-        let least = self.view.smallest_node_gpus();
+        let least = self.view.smallest_node_gpus;
         lacking.sort_by_cached_key(|request| {
             let nodes = if self.view.requests[*request].demand.gang {
                 self.count_nodes_for(*request, &self.progress[*request].unplaced)

@@ -28,7 +28,7 @@ const END: usize = 4 + 8 + 8;
 
 /// Bytes of the key and the value of an entry at most. etcd takes requests of 1.5 MiB by default, and warns if it is configured to take
 /// more than this (`recommendedMaxRequestBytes` of its server), so that no object that etcd has is larger.
-pub const MAX_ENTRY_BYTES: usize = 10 << 20;
+pub(crate) const MAX_ENTRY_BYTES: usize = 10 << 20;
 
 /// Entries are compressed, and decompressed, in steps of this many bytes, each of which takes milliseconds of a thread for blocking work.
 pub(crate) const BATCH_BYTES: usize = 1 << 20;

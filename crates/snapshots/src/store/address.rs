@@ -95,8 +95,8 @@ impl Options {
 }
 
 fn check_endpoint(name: &str, url: &str, allows_http: bool) -> Result<(), InvalidStore> {
-    if url.contains('@') {
-        return invalid(format!("{name} contains no credentials: they are options"));
+    if url.contains(['@', '?', '#']) {
+        return invalid(format!("{name} contains no @, ? and #: credentials are options"));
     }
     if url.starts_with("https://") {
         return Ok(());
@@ -179,9 +179,11 @@ mod tests {
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("secret"));
         }
-        let error = options(&[("AWS_ENDPOINT_URL", "https://u:secret@host")]).err().unwrap();
-        assert!(!format!("{error} {error:?}").contains("secret"));
-        assert!(error.to_string().contains("AWS_ENDPOINT_URL"));
+        for url in ["https://u:secret@host", "https://host/?token=secret"] {
+            let error = options(&[("AWS_ENDPOINT_URL", url)]).err().unwrap();
+            assert!(!format!("{error} {error:?}").contains("secret"));
+            assert!(error.to_string().contains("AWS_ENDPOINT_URL"));
+        }
     }
 
     #[test]

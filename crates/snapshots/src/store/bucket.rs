@@ -2,19 +2,19 @@
 
 use super::{
     address::Options,
+    bounded::BoundedConnector,
     limits::Limits,
     location::Location,
     message::{Secrets, is_empty_object, is_missing_object},
 };
 use crate::error::{InvalidStore, StoreError};
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{
-    BackoffConfig, ClientOptions, GetOptions, GetRange, MultipartUpload, ObjectStore, PutMultipartOptions, PutOptions,
-    RetryConfig, aws::AmazonS3Builder, path::Path,
+    BackoffConfig, ClientOptions, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt as _, RetryConfig,
+    aws::AmazonS3Builder, path::Path,
 };
 use std::{ops::Range, sync::Arc};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 /// Bytes of a part of an upload, and of what is read with one request. S3 takes at least 5 MiB, and 10,000 parts, so a snapshot can have
 /// about 80 GiB.
@@ -41,7 +41,10 @@ impl Bucket {
             max_retries: limits.max_repeats,
             retry_timeout: limits.repeat,
         };
-        let mut builder = AmazonS3Builder::new().with_client_options(client).with_retry(retry);
+        let mut builder = AmazonS3Builder::new()
+            .with_client_options(client)
+            .with_http_connector(BoundedConnector::default())
+            .with_retry(retry);
         for (key, value) in options.of_client {
             builder = builder.with_config(key, value);
         }
@@ -76,7 +79,8 @@ impl Bucket {
         let path = self.path(location);
         // An answer to HEAD would have no text, which says what is wrong, and whether it is the object or the bucket that does not exist.
         let found = async {
-            match self.store.get_opts(&path, of_range(0..1)).await {
+            let range = GetOptions::new().with_range(Some(0..1));
+            match self.store.get_opts(&path, range).await {
                 Ok(found) => Ok(Some(found.meta.size)),
                 Err(error) if is_missing_object(&error) => Ok(None),
                 Err(error) if is_empty_object(&error) => Ok(Some(0)),
@@ -87,19 +91,16 @@ impl Bucket {
     }
 
     pub(super) async fn read(&self, location: &Location, range: Range<u64>) -> Result<Bytes, StoreError> {
-        let path = self.path(location);
-        let bytes = async { self.store.get_opts(&path, of_range(range)).await?.bytes().await };
-        self.request(bytes).await
+        self.request(self.store.get_range(&self.path(location), range)).await
     }
 
     /// No error if there is no such object.
     pub(super) async fn delete(&self, location: &Location) -> Result<(), StoreError> {
-        let paths = stream::iter([Ok(self.path(location))]).boxed();
+        let path = self.path(location);
         let deleted = async {
-            let deleted: Result<Vec<_>, _> = self.store.delete_stream(paths).try_collect().await;
-            match deleted {
-                Err(error) if !is_missing_object(&error) => Err(error),
-                _ => Ok(()),
+            match self.store.delete(&path).await {
+                Err(error) if is_missing_object(&error) => Ok(()),
+                deleted => deleted,
             }
         };
         self.request(deleted).await
@@ -119,13 +120,6 @@ impl Bucket {
 
     fn path(&self, location: &Location) -> Path {
         Path::from(format!("{}{location}", self.prefix))
-    }
-}
-
-fn of_range(range: Range<u64>) -> GetOptions {
-    GetOptions {
-        range: Some(GetRange::Bounded(range)),
-        ..GetOptions::default()
     }
 }
 
@@ -151,10 +145,7 @@ impl BucketUpload {
     pub(super) async fn finish(&mut self) -> Result<(), StoreError> {
         let rest = self.buffer.split().freeze();
         if self.multipart.is_none() {
-            let put = self
-                .bucket
-                .store
-                .put_opts(&self.path, rest.into(), PutOptions::default());
+            let put = self.bucket.store.put(&self.path, rest.into());
             return self.bucket.request(put).await.map(drop);
         }
         if !rest.is_empty() {
@@ -167,10 +158,11 @@ impl BucketUpload {
         Ok(())
     }
 
-    pub(super) async fn abort(&mut self) {
-        if let Some(multipart) = self.multipart.take() {
-            self.bucket.abort(multipart).await;
-        }
+    /// Deletes the parts that it has, unless it is finished.
+    pub(super) fn give_up(&mut self, runtime: &Handle) -> Option<JoinHandle<()>> {
+        let multipart = self.multipart.take()?;
+        let bucket = self.bucket.clone();
+        Some(runtime.spawn(async move { bucket.abort(multipart).await }))
     }
 
     async fn put_part(&mut self, part: Bytes) -> Result<(), StoreError> {
@@ -178,23 +170,10 @@ impl BucketUpload {
         let multipart = match &mut self.multipart {
             Some(multipart) => multipart,
             none => {
-                let begun = bucket
-                    .store
-                    .put_multipart_opts(&self.path, PutMultipartOptions::default());
-                let begun = bucket.request(begun).await?;
+                let begun = bucket.request(bucket.store.put_multipart(&self.path)).await?;
                 none.insert(begun)
             }
         };
         bucket.request(multipart.put_part(part.into())).await
-    }
-}
-
-/// An upload whose future is dropped is given up as well, if the runtime still runs.
-impl Drop for BucketUpload {
-    fn drop(&mut self) {
-        if let (Some(multipart), Ok(runtime)) = (self.multipart.take(), Handle::try_current()) {
-            let bucket = self.bucket.clone();
-            drop(runtime.spawn(async move { bucket.abort(multipart).await }));
-        }
     }
 }

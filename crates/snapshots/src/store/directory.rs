@@ -1,32 +1,39 @@
-//! Snapshots in a directory. The directories of `object_store` create files that the umask lets others read, and keep what killed writers
-//! leave.
+//! Snapshots in a directory. The directories of `object_store` create files that the umask lets others read, keep what killed writers leave,
+//! and follow links.
 
 use super::{limits::Limits, location::Location};
 use crate::error::StoreError;
 use bytes::Bytes;
+use rustix::{
+    fd::OwnedFd,
+    fs::{AtFlags, Mode, OFlags, fstat, fsync, mkdirat, open, openat, renameat, statat, unlinkat},
+    io::Errno,
+};
 use std::{
-    ffi::OsStr,
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, ErrorKind},
+    fs::{File, TryLockError},
+    io::{self, ErrorKind, Write as _},
+    mem,
     ops::Range,
-    os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
-use tokio::{io::AsyncWriteExt as _, task::spawn_blocking};
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, spawn_blocking},
+};
 
 /// Rights of directories and files: snapshots contain Secrets.
-const DIRECTORY_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
-/// Writers of one location at the same time, at most.
-const MAX_WRITERS: u32 = 100;
-/// How often the directory of a location may be deleted by others while a file in it is created.
+const FOLDER_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// What is no file is not waited for, as a pipe would be, and links are not followed.
+const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// How often others may delete the folder of a location, or what is in it, while a file is created there.
 const MAX_TRIES: u32 = 10;
-/// Ends the names of files that are not complete. These begin with a dot, as no name of a location does.
-const INCOMPLETE: &str = ".part";
 
 /// A directory, which has to exist: a file system that is not mounted is noticed.
 #[derive(Clone)]
@@ -44,24 +51,23 @@ impl Directory {
     }
 
     pub(super) async fn upload(&self, location: &Location) -> Result<FileUpload, StoreError> {
-        let path = self.root.join(location.as_str());
-        let (incomplete, file) = self.run(move |root| create(root, &path)).await?;
+        let location = location.clone();
+        let incomplete = self.run(move |root| create(root, &location)).await?;
         Ok(FileUpload {
             directory: self.clone(),
             incomplete: Some(Arc::new(incomplete)),
-            file: tokio::fs::File::from_std(file),
-            path: self.root.join(location.as_str()),
         })
     }
 
     /// None if there is no such file.
     pub(super) async fn open(&self, location: &Location) -> Result<Option<StoredFile>, StoreError> {
-        let path = self.root.join(location.as_str());
+        let location = location.clone();
         let opened = self.run(move |root| {
-            check_root(root)?;
-            let file = match File::open(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                file => file?,
+            let root = open_root(root)?;
+            let opened = Folders::open(root, &location, false)
+                .and_then(|folders| open_file(&folders.folder, location.name(), OFlags::RDONLY));
+            let Some(file) = none_if_missing(opened)? else {
+                return Ok(None);
             };
             let size = file.metadata()?.len();
             Ok(Some((file, size)))
@@ -76,18 +82,18 @@ impl Directory {
 
     /// No error if there is no such file.
     pub(super) async fn delete(&self, location: &Location) -> Result<(), StoreError> {
-        let path = self.root.join(location.as_str());
+        let location = location.clone();
         self.run(move |root| {
-            check_root(root)?;
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                deleted => deleted?,
-            }
-            let (parent, name) = parts(&path);
-            remove_incomplete(parent, name);
-            if parent != root {
+            let Some(folders) = none_if_missing(Folders::open(open_root(root)?, &location, false))? else {
+                return Ok(());
+            };
+            none_if_missing(unlinkat(&folders.folder, location.name(), AtFlags::empty()).map_err(io::Error::from))?;
+            // What is being written remains.
+            remove_incomplete(&folders.folder, &incomplete_name(&location))?;
+            fsync(&folders.folder)?;
+            if let (Some(above), Some(name)) = (folders.above.last(), location.folders().last()) {
                 // Not if there are other snapshots in it.
-                let _ = fs::remove_dir(parent);
+                let _ = unlinkat(above, name, AtFlags::REMOVEDIR);
             }
             Ok(())
         })
@@ -140,157 +146,187 @@ impl StoredFile {
     }
 }
 
-/// A file that is written, under another name until it is finished. It is locked, so that others can see that its writer lives.
+/// A file that is written.
 pub(super) struct FileUpload {
     directory: Directory,
-    /// None when it has its name. It is dropped before the file is, so that nobody else has the name before it is deleted.
+    /// None when it is given up.
     incomplete: Option<Arc<Incomplete>>,
-    file: tokio::fs::File,
-    path: PathBuf,
 }
 
 impl FileUpload {
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let (directory, file) = (&self.directory, &mut self.file);
-        let written = async { directory.classify(file.write_all(bytes).await) };
-        directory.limits.wait(written).await
+    pub(super) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), StoreError> {
+        self.run(move |incomplete| (&incomplete.file).write_all(&bytes)).await
     }
 
     /// It is on the disk afterwards.
     pub(super) async fn finish(&mut self) -> Result<(), StoreError> {
-        let (directory, file) = (&self.directory, &mut self.file);
-        let flushed = async {
-            directory.classify(file.flush().await)?;
-            directory.classify(file.sync_all().await)
-        };
-        directory.limits.wait(flushed).await?;
+        self.run(Incomplete::finish).await
+    }
+
+    /// Deletes it, unless it is finished.
+    pub(super) fn give_up(&mut self, runtime: &Handle) -> Option<JoinHandle<()>> {
+        let incomplete = self.incomplete.take()?;
+        Some(runtime.spawn_blocking(move || drop(incomplete)))
+    }
+
+    async fn run(&self, work: impl FnOnce(&Incomplete) -> io::Result<()> + Send + 'static) -> Result<(), StoreError> {
         let Some(incomplete) = self.incomplete.clone() else {
             return Ok(());
         };
-        let path = self.path.clone();
-        let renamed = move |root: &Path| -> io::Result<()> {
-            incomplete.rename(&path)?;
-            let mut directories = path
-                .ancestors()
-                .skip(1)
-                .take_while(|directory| directory.starts_with(root));
-            directories.try_for_each(|directory| File::open(directory)?.sync_all())
-        };
-        self.directory.run(renamed).await?;
-        self.incomplete = None;
-        Ok(())
-    }
-
-    pub(super) async fn abort(&mut self) {
-        if let Some(incomplete) = self.incomplete.take() {
-            let deleted = self.directory.run(move |_| {
-                drop(incomplete);
-                Ok(())
-            });
-            // What cannot be deleted now is deleted with the location.
-            let _ = deleted.await;
-        }
+        self.directory.run(move |_| work(&incomplete)).await
     }
 }
 
-/// A file that is not complete. It is deleted when this is dropped.
+/// A file that is not complete, with a name that no location has. It is locked, so that others can see that its writer lives, and it is
+/// deleted when this is dropped.
 struct Incomplete {
-    path: PathBuf,
-    /// Then another one may have the path.
-    is_renamed: AtomicBool,
+    folders: Folders,
+    location: Location,
+    file: File,
+    is_finished: AtomicBool,
 }
 
 impl Incomplete {
-    fn rename(&self, path: &Path) -> io::Result<()> {
-        fs::rename(&self.path, path)?;
-        self.is_renamed.store(true, Ordering::Release);
-        Ok(())
+    fn finish(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        let folder = &self.folders.folder;
+        renameat(folder, incomplete_name(&self.location), folder, self.location.name())?;
+        self.is_finished.store(true, Ordering::Release);
+        self.folders.sync()
     }
 }
 
 impl Drop for Incomplete {
     fn drop(&mut self) {
-        if !self.is_renamed.load(Ordering::Acquire) {
-            let _ = fs::remove_file(&self.path);
+        if !self.is_finished.load(Ordering::Acquire) {
+            // What cannot be deleted now is deleted with the location.
+            let _ = unlinkat(&self.folders.folder, incomplete_name(&self.location), AtFlags::empty());
         }
     }
 }
 
-fn check_root(root: &Path) -> io::Result<()> {
-    if fs::metadata(root)?.is_dir() {
+/// The folder of a location. Each was opened in the one above and is no link, so that who can write the store cannot lead out of it.
+struct Folders {
+    /// The root is the first.
+    above: Vec<OwnedFd>,
+    folder: OwnedFd,
+}
+
+impl Folders {
+    fn open(root: OwnedFd, location: &Location, creates: bool) -> io::Result<Self> {
+        let (mut above, mut folder) = (Vec::new(), root);
+        for name in location.folders() {
+            if creates {
+                match mkdirat(&folder, name, FOLDER_MODE) {
+                    Err(Errno::EXIST) => {}
+                    created => created?,
+                }
+            }
+            let next = openat(&folder, name, FOLDER.union(OFlags::NOFOLLOW), Mode::empty())?;
+            above.push(mem::replace(&mut folder, next));
+        }
+        Ok(Self { above, folder })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        fsync(&self.folder)?;
+        for folder in self.above.iter().rev() {
+            fsync(folder)?;
+        }
         Ok(())
-    } else {
-        Err(ErrorKind::NotADirectory.into())
     }
 }
 
-/// Creates a file for what will be at `path`, and the directories above it.
-fn create(root: &Path, path: &Path) -> io::Result<(Incomplete, File)> {
-    check_root(root)?;
-    let (parent, name) = parts(path);
-    let mut tries = 0;
+fn open_root(root: &Path) -> io::Result<OwnedFd> {
+    Ok(open(root, FOLDER, Mode::empty())?)
+}
+
+fn open_file(folder: &OwnedFd, name: &str, access: OFlags) -> io::Result<File> {
+    let file = File::from(openat(folder, name, access.union(FILE), FILE_MODE)?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("what is there is not a file"))
+    }
+}
+
+fn incomplete_name(location: &Location) -> String {
+    // No name of a location begins with a dot.
+    format!(".{}.part", location.name())
+}
+
+/// Creates a file for what will be at a location, and the folders above it.
+fn create(root: &Path, location: &Location) -> io::Result<Incomplete> {
+    let mut tries = 1;
     loop {
-        tries += 1;
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;
-        remove_incomplete(parent, name);
-        match create_incomplete(parent, name) {
-            // Another one has deleted the last snapshot in this directory.
-            Err(error) if error.kind() == ErrorKind::NotFound && tries < MAX_TRIES => {}
+        match try_create(open_root(root)?, location) {
+            Err(error) if tries < MAX_TRIES && is_of_others(&error) => tries += 1,
             created => return created,
         }
     }
 }
 
-fn create_incomplete(parent: &Path, name: &str) -> io::Result<(Incomplete, File)> {
-    for number in 0..MAX_WRITERS {
-        let path = parent.join(format!(".{name}.{number}{INCOMPLETE}"));
-        let opened = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(FILE_MODE)
-            .open(&path);
-        let file = match opened {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-            file => file?,
-        };
-        // Another one may look at it before it is locked, and delete it.
-        let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        if !is_taken && file.metadata()?.nlink() > 0 {
-            let incomplete = Incomplete {
-                path,
-                is_renamed: AtomicBool::new(false),
-            };
-            return Ok((incomplete, file));
-        }
-    }
-    Err(io::Error::other("too many write at the same location"))
+/// Others have deleted the last snapshot in the folder and the folder with it, or have created a file.
+fn is_of_others(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
 }
 
-/// Deletes what killed writers of a location left: files that nobody has locked.
-fn remove_incomplete(parent: &Path, name: &str) {
-    let Ok(files) = fs::read_dir(parent) else {
-        return;
+fn try_create(root: OwnedFd, location: &Location) -> io::Result<Incomplete> {
+    let folders = Folders::open(root, location, true)?;
+    let name = incomplete_name(location);
+    if !remove_incomplete(&folders.folder, &name)? {
+        return Err(io::Error::other("another one writes this snapshot"));
+    }
+    // Always a new one: nobody else has it open.
+    let new = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
+    let file = open_file(&folders.folder, &name, new)?;
+    // Another one may look at it before it is locked, and delete it.
+    if !lock(&file)? || !is_at(&folders.folder, &name, &file)? {
+        return Err(ErrorKind::NotFound.into());
+    }
+    Ok(Incomplete {
+        folders,
+        location: location.clone(),
+        file,
+        is_finished: AtomicBool::new(false),
+    })
+}
+
+/// Deletes what a killed writer left. Returns false if it lives.
+fn remove_incomplete(folder: &OwnedFd, name: &str) -> io::Result<bool> {
+    // Some network file systems lock only files that can be written.
+    let Some(file) = none_if_missing(open_file(folder, name, OFlags::RDWR))? else {
+        return Ok(true);
     };
-    let prefix = format!(".{name}.");
-    for file in files.flatten() {
-        let file_name = file.file_name();
-        let number = file_name
-            .to_str()
-            .and_then(|file_name| file_name.strip_prefix(&prefix)?.strip_suffix(INCOMPLETE));
-        if number.is_none_or(|number| number.parse::<u32>().is_err()) {
-            continue;
-        }
-        // It stays locked until it is deleted, so that nobody begins to write it.
-        if let Ok(opened) = File::open(file.path())
-            && opened.try_lock().is_ok()
-        {
-            let _ = fs::remove_file(file.path());
-        }
+    if !lock(&file)? {
+        return Ok(false);
+    }
+    // Its writer may have finished before it was locked: then another one's file can have the name.
+    if is_at(folder, name, &file)? {
+        unlinkat(folder, name, AtFlags::empty())?;
+    }
+    Ok(true)
+}
+
+/// False if another one has locked it. It is locked until it is closed, also if the process is killed.
+fn lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-/// The directory of a location, and its name there.
-fn parts(path: &Path) -> (&Path, &str) {
-    let name = path.file_name().and_then(OsStr::to_str);
-    (path.parent().unwrap_or(path), name.unwrap_or_default())
+/// Whether the file has this name.
+fn is_at(folder: &OwnedFd, name: &str, file: &File) -> io::Result<bool> {
+    let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from);
+    let of_file = fstat(file)?;
+    Ok(none_if_missing(found)?.is_some_and(|found| (found.st_dev, found.st_ino) == (of_file.st_dev, of_file.st_ino)))
+}
+
+fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }

@@ -2,7 +2,7 @@ use crate::error::StoreError;
 use std::time::Duration;
 
 /// The longest that a call waits for one request to the store, with everything that the client of the store repeats.
-pub const STORE_TIMEOUT: Duration = Duration::from_secs(150);
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// How long is waited for a store. A part of 8 MiB takes longer than a request may at less than 140 kB/s.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,15 @@ impl Location {
         }
     }
 
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
+    /// The last of its names.
+    pub(super) fn name(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
+    }
+
+    /// The names before the last one.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+        let folders = self.0.rsplit_once('/').map(|(folders, _)| folders.split('/'));
+        folders.into_iter().flatten()
     }
 }
 
@@ -45,7 +52,10 @@ mod tests {
     #[test]
     fn locations_stay_inside_the_store() {
         for text in ["a", "5b2c/0f-1_x.snapshot", "a/b=c/d"] {
-            assert_eq!(Location::parse(text).unwrap().to_string(), text);
+            let location = Location::parse(text).unwrap();
+            assert_eq!(location.to_string(), text);
+            let names: Vec<_> = location.folders().chain([location.name()]).collect();
+            assert_eq!(names.join("/"), text);
         }
         for text in [
             "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/../b", ".a", "a/.b", "a b", "a\\b", "a\nb",

@@ -10,6 +10,10 @@ const MAX_LENGTH: usize = 400;
 const SHORTEST_SECRET: usize = 4;
 /// The code of S3 for a bucket that does not exist.
 const NO_BUCKET: &str = "NoSuchBucket";
+/// The code of S3 for an object that does not exist.
+const NO_OBJECT: &str = "NoSuchKey";
+/// The code of S3 for an upload of several parts that is finished or was given up.
+const NO_UPLOAD: &str = "NoSuchUpload";
 /// The code of S3 for a range of bytes that is behind the end of an object.
 const BAD_RANGE: &str = "InvalidRange";
 /// Codes of S3 that are about credentials and permissions. Their status is not always 401 or 403, and the client does not say which status
@@ -60,17 +64,19 @@ impl Secrets {
     /// What an answer of a bucket, or that there was none, means for a caller.
     pub(super) fn classify(&self, error: &ObjectError) -> StoreError {
         let all = chain(error);
-        let code = between(&all, "<Code>", "</Code>");
+        let code = code(&all);
         // Other parts of the answer repeat the request with its credentials.
         let text = match (code, between(&all, "<Message>", "</Message>")) {
             (Some(code), Some(message)) => format!("{code}: {message}"),
             (Some(code), None) => code.to_owned(),
-            (None, _) => all.clone(),
+            (None, _) => without_times(&all),
         };
         let text = self.hide(&text);
         match error {
-            ObjectError::NotFound { .. } => StoreError::NotFound(text),
+            // The answer to an earlier request that finished it was lost.
+            _ if code == Some(NO_UPLOAD) => StoreError::Unreachable(text),
             _ if code == Some(NO_BUCKET) => StoreError::NotFound(text),
+            ObjectError::NotFound { .. } => StoreError::NotFound(text),
             ObjectError::PermissionDenied { .. } | ObjectError::Unauthenticated { .. } => StoreError::Denied(text),
             _ if code.is_some_and(|code| DENIED_CODES.contains(&code)) => StoreError::Denied(text),
             _ => StoreError::Unreachable(text),
@@ -78,14 +84,14 @@ impl Secrets {
     }
 }
 
-/// Whether an error says that an object does not exist, in a bucket that exists.
+/// Whether an error says that an object does not exist, in a bucket that exists. What is not S3 says only that something does not exist.
 pub(super) fn is_missing_object(error: &ObjectError) -> bool {
-    matches!(error, ObjectError::NotFound { .. }) && !chain(error).contains(NO_BUCKET)
+    matches!(error, ObjectError::NotFound { .. }) && code(&chain(error)) == Some(NO_OBJECT)
 }
 
 /// Whether an error says that an object has no byte of those that were asked for.
 pub(super) fn is_empty_object(error: &ObjectError) -> bool {
-    chain(error).contains(BAD_RANGE)
+    code(&chain(error)) == Some(BAD_RANGE)
 }
 
 /// The text of an error with what caused it, where it does not contain that.
@@ -100,6 +106,21 @@ fn chain(error: &ObjectError) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The client says how long a request took, and how often it was repeated. A text that is in a status has to be the same for the same error.
+fn without_times(text: &str) -> String {
+    let parts = text.split_once("Error performing ").and_then(|(before, rest)| {
+        let (request, rest) = rest.split_once(" in ")?;
+        let (_, cause) = rest.split_once(" - ")?;
+        Some(format!("{before}Error performing {request}: {cause}"))
+    });
+    parts.unwrap_or_else(|| text.to_owned())
+}
+
+/// The code of S3 in an answer that is an error.
+fn code(text: &str) -> Option<&str> {
+    between(text, "<Code>", "</Code>")
 }
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
@@ -164,6 +185,12 @@ mod tests {
         };
         let (object, bucket) = (missing("<Code>NoSuchKey</Code>"), missing("<Code>NoSuchBucket</Code>"));
         assert!(is_missing_object(&object) && !is_missing_object(&bucket));
+        // Something that is not S3: what is there would not be deleted.
+        let page = missing("<html>404 page not found: NoSuchKey</html>");
+        assert!(!is_missing_object(&page) && matches!(secrets().classify(&page), StoreError::NotFound(_)));
+        // The bucket exists, and trying again helps.
+        let upload = missing("<Code>NoSuchUpload</Code>");
+        assert!(matches!(secrets().classify(&upload), StoreError::Unreachable(_)));
         assert_eq!(
             secrets().classify(&bucket),
             StoreError::NotFound("NoSuchBucket".to_owned())
@@ -181,5 +208,19 @@ mod tests {
         let no_bucket = generic("<Code>NoSuchBucket</Code>");
         assert!(matches!(secrets().classify(&no_bucket), StoreError::NotFound(_)));
         assert!(matches!(secrets().classify(&generic(ANSWER)), StoreError::Denied(_)));
+    }
+
+    #[test]
+    fn the_same_error_has_the_same_text() {
+        let text = |took: &str| {
+            let text = format!("Error performing PUT http://store/a in {took} - HTTP error: connection - refused");
+            secrets().classify(&generic(&text))
+        };
+        let expected = "Generic S3 error: Error performing PUT http://store/a: HTTP error: connection - refused";
+        assert_eq!(text("1.5s"), StoreError::Unreachable(expected.to_owned()));
+        assert_eq!(
+            text("2s, after 3 retries, max_retries: 3, retry_timeout: 60s "),
+            text("1.5s")
+        );
     }
 }

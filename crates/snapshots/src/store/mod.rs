@@ -1,4 +1,5 @@
 mod address;
+mod bounded;
 mod bucket;
 mod directory;
 mod limits;
@@ -6,8 +7,6 @@ mod location;
 mod message;
 mod reading;
 mod stored;
-
-pub use limits::STORE_TIMEOUT;
 
 use crate::{
     entry::{Entry, Written},
@@ -25,23 +24,14 @@ use std::{
     error::Error,
     fmt::{Debug, Formatter, Result as FormatResult},
     pin::{Pin, pin},
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{SystemTime, UNIX_EPOCH},
+    sync::Arc,
 };
 use stored::{Stored, Upload};
 use tokio::task::spawn_blocking;
 
-/// Where [`Store::check`] writes, and what.
-const CHECK: &str = "berth-check";
-const CHECK_CONTENTS: &[u8] = b"Berth checks whether it can write, read and delete here.\n";
-
 /// Where snapshots are kept: a bucket of S3, or of what has the same API, or a directory. Cheap to clone.
 ///
-/// A directory has to exist. Snapshots in it can be read only by the user who wrote them.
+/// A directory has to exist, in a file system that locks files (`flock`). Snapshots in it can be read only by the user who wrote them.
 ///
 /// In a bucket, the credentials need the permissions to get, put and delete objects with the prefix, to abort uploads (`s3:GetObject`,
 /// `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload`) and to list the bucket (`s3:ListBucket`), without which S3 does not say
@@ -98,7 +88,7 @@ impl Store {
     ///
     /// It is there as a whole or not at all: while it is written, when this fails, and when the future is dropped, the location has what it
     /// had before. Only if the store does not answer to the last request of all, the snapshot may be there although this fails. Of several
-    /// that write at the same time, the last one to finish remains.
+    /// that write at the same time, the last one to finish remains in a bucket; in a directory all but the first fail.
     ///
     /// # Errors
     /// The source fails, an entry cannot be stored, or the store fails.
@@ -152,44 +142,16 @@ impl Store {
             .boxed()
     }
 
-    /// Deletes a snapshot. No error if it is not there.
+    /// Deletes a snapshot. No error if it is not there. What is being written at the location remains. In a bucket that keeps versions of
+    /// objects, this one is kept until a lifecycle rule of the bucket deletes it.
     ///
     /// # Errors
     /// The store fails.
     pub async fn delete(&self, location: &str) -> Result<(), StoreError> {
-        self.delete_at(&Location::parse(location)?).await
-    }
-
-    /// Writes, reads and deletes a small object.
-    ///
-    /// # Errors
-    /// The first of these that does not work, with its name.
-    pub async fn check(&self) -> Result<(), StoreError> {
-        let location = check_location()?;
-        self.write_check(&location)
-            .await
-            .map_err(|error| error.during("writing"))?;
-        let read = self.read_check(&location).await;
-        let deleted = self.delete_at(&location).await;
-        read.map_err(|error| error.during("reading"))?;
-        deleted.map_err(|error| error.during("deleting"))
-    }
-
-    async fn write_check(&self, location: &Location) -> Result<(), StoreError> {
-        let mut upload = self.upload(location).await?;
-        upload.write(CHECK_CONTENTS).await?;
-        upload.finish().await
-    }
-
-    async fn read_check(&self, location: &Location) -> Result<(), StoreError> {
-        let missing = || StoreError::Unreachable("what was written is not there".to_owned());
-        let stored = self.open(location).await?.ok_or_else(missing)?;
-        if stored.read(0..CHECK_CONTENTS.len() as u64).await? == CHECK_CONTENTS {
-            Ok(())
-        } else {
-            Err(StoreError::Unreachable(
-                "what is read is not what was written".to_owned(),
-            ))
+        let location = Location::parse(location)?;
+        match &self.place {
+            Place::Bucket(bucket) => bucket.delete(&location).await,
+            Place::Directory(directory) => directory.delete(&location).await,
         }
     }
 
@@ -214,21 +176,6 @@ impl Store {
             Place::Directory(directory) => Ok(directory.open(location).await?.map(Stored::File)),
         }
     }
-
-    async fn delete_at(&self, location: &Location) -> Result<(), StoreError> {
-        match &self.place {
-            Place::Bucket(bucket) => bucket.delete(location).await,
-            Place::Directory(directory) => directory.delete(location).await,
-        }
-    }
-}
-
-/// One that no other check has.
-fn check_location() -> Result<Location, StoreError> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Location::parse(&format!("{CHECK}/{}-{}-{number}", time.as_nanos(), process::id()))
 }
 
 async fn fill<E: Error + 'static>(
@@ -243,13 +190,13 @@ async fn fill<E: Error + 'static>(
         let encoded = encoding.await.map_err(|error| ended(&error))?;
         let (rest, stored) = encoded.map_err(WriteError::<E>::Damaged)?;
         encoder = rest;
-        upload.write(&stored).await?;
+        upload.write(stored).await?;
         if is_last {
             break;
         }
     }
     let (stored, written) = encoder.finish().map_err(WriteError::<E>::Damaged)?;
-    upload.write(&stored).await?;
+    upload.write(stored).await?;
     upload.finish().await?;
     Ok(written)
 }

@@ -1,11 +1,13 @@
 use super::{
     bucket::{Bucket, BucketUpload},
     directory::{FileUpload, StoredFile},
+    limits::STORE_TIMEOUT,
     location::Location,
 };
 use crate::error::StoreError;
 use bytes::Bytes;
 use std::ops::Range;
+use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
 /// Something that is in a store.
 pub(super) enum Stored {
@@ -42,9 +44,9 @@ pub(super) enum Upload {
 }
 
 impl Upload {
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(super) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), StoreError> {
         match self {
-            Self::Object(upload) => upload.write(bytes).await,
+            Self::Object(upload) => upload.write(&bytes).await,
             Self::File(upload) => upload.write(bytes).await,
         }
     }
@@ -57,10 +59,24 @@ impl Upload {
     }
 
     /// Gives it up, and waits until that is done.
-    pub(super) async fn abort(&mut self) {
-        match self {
-            Self::Object(upload) => upload.abort().await,
-            Self::File(upload) => upload.abort().await,
+    pub(super) async fn abort(mut self) {
+        if let Some(task) = self.give_up() {
+            let _ = timeout(STORE_TIMEOUT, task).await;
         }
+    }
+
+    /// Gives it up in a task of its own, which ends also if nobody waits for it.
+    fn give_up(&mut self) -> Option<JoinHandle<()>> {
+        let runtime = Handle::try_current().ok()?;
+        match self {
+            Self::Object(upload) => upload.give_up(&runtime),
+            Self::File(upload) => upload.give_up(&runtime),
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        drop(self.give_up());
     }
 }

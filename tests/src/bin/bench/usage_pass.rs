@@ -91,6 +91,10 @@ async fn answer(State(requests): State<Arc<Requests>>, method: Method, body: Byt
     } else {
         let version = requests.writes.fetch_add(1, Ordering::Relaxed) + 1;
         let mut object: Value = serde_json::from_slice(&body).unwrap();
+        // Sums of a tenant are operations on its status, in place of an object.
+        if object.is_array() {
+            object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "changed"}, "spec": {}});
+        }
         object["metadata"]["resourceVersion"] = version.to_string().into();
         object
     };
@@ -138,7 +142,8 @@ fn node(number: usize, tenant: usize, since: Timestamp) -> Value {
     let state = labels::NODE_STATE_ASSIGNED;
     json!({"metadata": {
         "name": format!("node-{number:05}"),
-        "labels": {labels::TENANT: slug(tenant), labels::NODE_STATE: state, labels::POOL: POOL, labels::NODE_GROUP: "train"},
+        "creationTimestamp": since.to_string(),
+        "labels": {"pool": POOL, labels::TENANT: slug(tenant), labels::NODE_STATE: state, labels::POOL: POOL, labels::NODE_GROUP: "train"},
         "annotations": {
             labels::OWNER_UID: uid(tenant), labels::NODE_STATE: state, labels::STATE_SINCE: since.to_string(),
             labels::ASSIGNED_SINCE: since.to_string(), labels::RECORDED_GPUS: "nvidia.com/gpu=8",

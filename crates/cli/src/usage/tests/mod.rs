@@ -1,4 +1,5 @@
 mod rate_cards;
+mod unassigned;
 
 use super::export::{write_csv, write_focus};
 use super::text::{describe, describe_wide};

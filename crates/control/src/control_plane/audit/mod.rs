@@ -10,7 +10,10 @@ mod validate;
 
 pub use validate::find_error;
 
-use super::component::{file_flag, flag};
+use super::{
+    component::{file_flag, flag},
+    encryption::Encryption,
+};
 use berth_api::ClassAudit;
 use std::collections::BTreeMap;
 
@@ -21,10 +24,17 @@ const BUFFERED_EVENTS: u32 = 1000;
 /// Size of an event, in bytes, above which the content of its request and answer is left out. One that is still larger is not in the log.
 const MAX_EVENT_BYTES: u32 = 64 * 1024;
 
-/// The files and flags of an API server; none without an audit log.
-pub(super) fn for_api_server(audit: Option<&ClassAudit>, files: &mut BTreeMap<String, String>) -> Vec<String> {
+/// The files and flags of an API server with this encryption; none without an audit log.
+pub(super) fn for_api_server(
+    audit: Option<&ClassAudit>,
+    encryption: &Encryption,
+    files: &mut BTreeMap<String, String>,
+) -> Vec<String> {
     let Some(audit) = audit else { return Vec::new() };
-    files.insert(FILE.into(), policy::policy(audit).to_string());
+    // The list of the class, as far as the tenant has begun to follow it: its change replaces the API servers once, not twice.
+    let encrypted = encryption.target().into_iter().flat_map(|(_, resources)| resources);
+    let encrypted: Vec<&str> = encrypted.map(String::as_str).collect();
+    files.insert(FILE.into(), policy::policy(audit, &encrypted).to_string());
     vec![
         file_flag("audit-policy-file", FILE),
         flag("audit-log-path", "-"),

@@ -46,13 +46,18 @@ const DISCOVERY: [&str; 8] = [
     "/openid/*",
 ];
 
-/// The policy for what a class sets.
-pub(super) fn policy(audit: &ClassAudit) -> Value {
+/// The policy for what a class sets. `encrypted` are the resources that API servers encrypt before they store them, as the class names them: who
+/// may not read them in etcd does not read them in the log either.
+pub(super) fn policy(audit: &ClassAudit, encrypted: &[&str]) -> Value {
     let rules = match audit.preset {
         Some(preset) => preset_rules(preset),
         None => audit.rules.clone(),
     };
-    let rules: Vec<AuditRule> = rules.into_iter().flat_map(without_credentials).collect();
+    let confidential = confidential_resources(encrypted);
+    let rules: Vec<AuditRule> = rules
+        .into_iter()
+        .flat_map(|rule| without_confidential(rule, &confidential))
+        .collect();
     json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -155,42 +160,77 @@ fn texts(list: &[&str]) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
 }
 
-/// A rule that logs content, behind one that logs the metadata of the requests among these that hold credentials. Other rules stay as they are.
-fn without_credentials(rule: AuditRule) -> impl Iterator<Item = AuditRule> {
+/// The resources whose content is in no log: [`CREDENTIALS`], and those that are encrypted, with their subresources, as a request for
+/// `widgets/status` has the whole object.
+fn confidential_resources(encrypted: &[&str]) -> Vec<AuditResources> {
+    let credentials = CREDENTIALS.iter().map(|(group, names)| resources(group, names));
+    let is_credential = |name: &str| {
+        CREDENTIALS
+            .iter()
+            .any(|(group, names)| group.is_empty() && names.contains(&name))
+    };
+    let others = encrypted.iter().filter(|name| !is_credential(name)).map(|name| {
+        let (plural, group) = name.split_once('.').unwrap_or((*name, ""));
+        AuditResources {
+            group: group.into(),
+            resources: vec![format!("{plural}/*")],
+            resource_names: Vec::new(),
+        }
+    });
+    credentials.chain(others).collect()
+}
+
+/// A rule that logs content, behind one that logs the metadata of the requests among these that are for confidential resources. Other rules stay as
+/// they are.
+fn without_confidential(rule: AuditRule, confidential: &[AuditResources]) -> impl Iterator<Item = AuditRule> {
     let logs_content = matches!(rule.level, AuditLevel::Request | AuditLevel::RequestResponse);
     let is_for_resources = rule.non_resource_urls.is_empty();
-    let credentials = if logs_content && is_for_resources {
-        find_credentials(&rule.resources)
+    let found = if logs_content && is_for_resources {
+        find_confidential(&rule.resources, confidential)
     } else {
         Vec::new()
     };
-    let metadata = (!credentials.is_empty()).then(|| AuditRule {
+    let metadata = (!found.is_empty()).then(|| AuditRule {
         level: AuditLevel::Metadata,
-        resources: credentials,
+        resources: found,
         ..rule.clone()
     });
     metadata.into_iter().chain([rule])
 }
 
-/// Those of [`CREDENTIALS`] that are among the resources of a rule, of which an empty list stands for all.
-fn find_credentials(listed: &[AuditResources]) -> Vec<AuditResources> {
+/// Those of the confidential resources that are among the resources of a rule, of which an empty list stands for all.
+fn find_confidential(listed: &[AuditResources], confidential: &[AuditResources]) -> Vec<AuditResources> {
     if listed.is_empty() {
-        return CREDENTIALS
-            .iter()
-            .map(|(group, names)| resources(group, names))
-            .collect();
+        return confidential.to_vec();
     }
     let covered = |one: &AuditResources| -> Option<AuditResources> {
-        let (_, names) = CREDENTIALS.iter().find(|(group, _)| *group == one.group)?;
-        let is_covered =
-            |name: &str| one.resources.is_empty() || one.resources.iter().any(|pattern| covers(pattern, name));
-        let names: Vec<&str> = names.iter().copied().filter(|name| is_covered(name)).collect();
+        let of_group = confidential.iter().filter(|known| known.group == one.group);
+        let names = of_group.flat_map(|known| &known.resources);
+        let names: Vec<String> = names.flat_map(|name| find_covered(&one.resources, name)).collect();
         (!names.is_empty()).then(|| AuditResources {
+            group: one.group.clone(),
+            resources: names,
             resource_names: one.resource_names.clone(),
-            ..resources(&one.group, &names)
         })
     };
     listed.iter().filter_map(covered).collect()
+}
+
+/// What the patterns of a rule, of which an empty list stands for all, match of a resource; of `name/*` it may be a part.
+fn find_covered(patterns: &[String], name: &str) -> Vec<String> {
+    let is_whole = |pattern: &String| pattern == "*" || pattern == name;
+    if patterns.is_empty() || patterns.iter().any(is_whole) {
+        return vec![name.to_owned()];
+    }
+    let Some(resource) = name.strip_suffix("/*") else {
+        let is_covered = patterns.iter().any(|pattern| covers(pattern, name));
+        return is_covered.then(|| name.to_owned()).into_iter().collect();
+    };
+    let part = |pattern: &String| match pattern.strip_prefix("*/") {
+        Some(subresource) => Some(format!("{resource}/{subresource}")),
+        None => (pattern.split('/').next() == Some(resource)).then(|| pattern.clone()),
+    };
+    patterns.iter().filter_map(part).collect()
 }
 
 /// Whether a pattern of a rule matches a resource, as API servers compare them: `pods/*` also matches `pods`.

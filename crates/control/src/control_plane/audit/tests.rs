@@ -1,6 +1,7 @@
 use super::{policy::policy, validate::MAX_BYTES, *};
-use crate::control_plane::{ARGO_CD_USER, CONTROL_USER, DNS_USER, TENANT_USER};
-use berth_api::{AuditLevel, AuditResources, AuditRule, is_reserved_identity};
+use crate::control_plane::{ARGO_CD_USER, CONTROL_USER, Change, DNS_USER, EncryptionStep, TENANT_USER};
+use berth_api::{AuditLevel, AuditResources, AuditRule, EncryptionPhase, is_reserved_identity};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 const NONE: AuditLevel = AuditLevel::None;
@@ -16,9 +17,13 @@ struct Policy(Vec<AuditRule>);
 
 impl Policy {
     fn of(value: Value) -> Self {
+        Self::with_encrypted(value, &[])
+    }
+
+    fn with_encrypted(value: Value, encrypted: &[&str]) -> Self {
         let audit = audit(value);
-        assert_eq!(find_error(&audit), None);
-        Self(serde_json::from_value(policy(&audit)["rules"].clone()).unwrap())
+        assert_eq!(find_error(&audit, encrypted), None);
+        Self(serde_json::from_value(policy(&audit, encrypted)["rules"].clone()).unwrap())
     }
 
     /// The level of a request for a resource such as `authentication.k8s.io/tokenreviews`, or `pods` of the core group.
@@ -69,7 +74,7 @@ fn matches(pattern: &str, resource: &str) -> bool {
 
 #[test]
 fn a_policy_is_one_that_api_servers_read() {
-    let written = policy(&audit(json!({"preset": "Metadata"})));
+    let written = policy(&audit(json!({"preset": "Metadata"})), &[]);
     assert_eq!(written["apiVersion"], "audit.k8s.io/v1");
     assert_eq!(written["kind"], "Policy");
     assert_eq!(written["omitStages"], json!(["RequestReceived"]));
@@ -218,7 +223,7 @@ fn rules_of_a_class_log_no_credentials_either_and_are_otherwise_as_they_are() {
         json!([{"level": "None", "resources": [{"resources": ["secrets"]}]}, {"level": "Metadata"}]),
         json!([{"level": "RequestResponse", "nonResourceURLs": ["/metrics"]}]),
     ] {
-        let written = policy(&audit(json!({"rules": rules.clone()})));
+        let written = policy(&audit(json!({"rules": rules.clone()})), &[]);
         assert_eq!(written["rules"], rules);
     }
 }
@@ -229,7 +234,7 @@ fn what_is_added_for_credentials_matches_no_more_requests_than_the_rule() {
         "level": "Request", "users": ["ada"], "userGroups": ["g"], "verbs": ["patch"], "namespaces": ["a"], "omitStages": ["Panic"],
         "resources": [{"resources": ["secrets", "pods"], "resourceNames": ["one"]}],
     });
-    let written = policy(&audit(json!({"rules": [rule.clone()]})));
+    let written = policy(&audit(json!({"rules": [rule.clone()]})), &[]);
     let mut added = rule.clone();
     added["level"] = "Metadata".into();
     added["resources"] = json!([{"resources": ["secrets"], "resourceNames": ["one"]}]);
@@ -237,8 +242,94 @@ fn what_is_added_for_credentials_matches_no_more_requests_than_the_rule() {
 }
 
 #[test]
+fn content_of_encrypted_resources_is_in_no_log() {
+    const WIDGETS: &str = "example.com/widgets";
+    const STATUS: &str = "example.com/widgets/status";
+    const ALL: AuditLevel = AuditLevel::RequestResponse;
+    let encrypted = ["secrets", "configmaps", "widgets.example.com"];
+    for preset in ["Writes", "Metadata", "Request"] {
+        let policy = Policy::with_encrypted(json!({"preset": preset}), &encrypted);
+        for resource in [WIDGETS, STATUS, "configmaps"] {
+            for verb in ["create", "patch", "delete"] {
+                assert_eq!(
+                    policy.level("ada", verb, resource),
+                    METADATA,
+                    "{preset} {verb} {resource}"
+                );
+            }
+        }
+    }
+    let request = Policy::with_encrypted(json!({"preset": "Request"}), &encrypted);
+    for other in ["example.com/gadgets", "other.example.com/widgets", "pods"] {
+        assert_eq!(request.level("ada", "create", other), REQUEST, "{other}");
+    }
+    let rule = |resources: Value| {
+        let rules = json!([{"level": "RequestResponse", "resources": resources}]);
+        Policy::with_encrypted(json!({ "rules": rules }), &encrypted)
+    };
+    // A rule has what it matches without content, and no more than it matches.
+    for (patterns, widgets, status) in [
+        (json!([]), METADATA, METADATA),
+        (json!(["*"]), METADATA, METADATA),
+        (json!(["widgets/*"]), METADATA, METADATA),
+        (json!(["widgets"]), METADATA, NONE),
+        (json!(["widgets/status"]), NONE, METADATA),
+        (json!(["gadgets", "*/status"]), NONE, METADATA),
+        (json!(["widgets", "widgets/scale"]), METADATA, NONE),
+        (json!(["gadgets", "widgetsets"]), NONE, NONE),
+    ] {
+        let policy = rule(json!([{"group": "example.com", "resources": patterns}]));
+        assert_eq!(policy.level("ada", "update", WIDGETS), widgets, "{patterns}");
+        assert_eq!(policy.level("ada", "update", STATUS), status, "{patterns}");
+    }
+    let of_status = rule(json!([{"group": "example.com", "resources": ["*/status"]}]));
+    assert_eq!(of_status.level("ada", "update", "example.com/gadgets/status"), ALL);
+    let of_all = rule(json!([]));
+    for (resource, level) in [
+        (WIDGETS, METADATA),
+        (STATUS, METADATA),
+        ("configmaps", METADATA),
+        ("pods", ALL),
+    ] {
+        assert_eq!(of_all.level("ada", "update", resource), level, "{resource}");
+    }
+    let of_core = rule(json!([{"resources": ["configmaps", "pods"]}]));
+    assert_eq!(of_core.level("ada", "update", "configmaps"), METADATA);
+    assert_eq!(of_core.level("ada", "update", "pods"), ALL);
+}
+
+#[test]
+fn the_file_follows_the_encryption_of_the_tenant_and_secrets_change_nothing() {
+    let written = |resources: &[&str]| {
+        let change = Change {
+            resources: resources.iter().map(ToString::to_string).collect(),
+            requested_at: None,
+            begins_with: EncryptionPhase::Distributing,
+        };
+        let mut stored = BTreeMap::new();
+        let begin = EncryptionStep::Begin(change);
+        begin.carry_out(&mut stored, Timestamp::UNIX_EPOCH).unwrap();
+        let mut files = BTreeMap::new();
+        let request = audit(json!({"preset": "Request"}));
+        let flags = for_api_server(Some(&request), &Encryption::read(&stored).unwrap(), &mut files);
+        assert!(!flags.is_empty());
+        files.remove(FILE).unwrap()
+    };
+    let none = for_api_server(None, &Encryption::default(), &mut BTreeMap::new());
+    assert!(none.is_empty());
+    let secrets = written(&["secrets"]);
+    assert_eq!(secrets, written(&[]));
+    assert!(!secrets.contains("widgets"), "{secrets}");
+    let widgets = written(&["widgets.example.com"]);
+    assert!(
+        widgets.contains(r#"{"group":"example.com","resources":["widgets/*"]}"#),
+        "{widgets}"
+    );
+}
+
+#[test]
 fn what_no_api_server_would_start_with_is_found() {
-    let error = |value: Value| find_error(&audit(value)).unwrap_or_default();
+    let error = |value: Value| find_error(&audit(value), &[]).unwrap_or_default();
     let rule = |fields: Value| {
         let mut rule = json!({"level": "Metadata"});
         rule.as_object_mut()
@@ -298,8 +389,23 @@ fn what_no_api_server_would_start_with_is_found() {
 fn a_policy_has_a_greatest_size() {
     let names: Vec<String> = (0..32).map(|number| format!("{number:0>256}")).collect();
     let rules = |count: usize| audit(json!({"rules": vec![json!({"level": "Metadata", "users": names}); count]}));
-    let most = MAX_BYTES / policy(&rules(1)).to_string().len();
-    assert_eq!(find_error(&rules(most)), None);
-    let message = find_error(&rules(most + 1)).unwrap_or_default();
+    let most = MAX_BYTES / policy(&rules(1), &[]).to_string().len();
+    assert_eq!(find_error(&rules(most), &[]), None);
+    let message = find_error(&rules(most + 1), &[]).unwrap_or_default();
     assert!(message.contains("at most 65536 bytes"), "{message}");
+    // What is added for what the class encrypts is not the fault of its rules.
+    let long: Vec<String> = (0..16)
+        .map(|number| format!("w{number:0>60}.{}.{}.example.com", "g".repeat(60), "h".repeat(60)))
+        .collect();
+    let long: Vec<&str> = long.iter().map(String::as_str).collect();
+    let all = audit(json!({"rules": vec![json!({"level": "Request"}); 64]}));
+    let bytes = policy(&all, &long).to_string().len();
+    assert!(bytes > MAX_BYTES, "{bytes}");
+    assert_eq!(find_error(&all, &long), None);
+    let group = long[0].split_once('.').unwrap().1;
+    let entries = vec![json!({"group": group, "resources": ["*"]}); 300];
+    let again = audit(json!({"rules": [{"level": "Request", "resources": entries}]}));
+    assert_eq!(find_error(&again, &[]), None);
+    let message = find_error(&again, &long).unwrap_or_default();
+    assert!(message.contains("at most 393216 bytes"), "{message}");
 }

@@ -6,9 +6,12 @@ use berth_api::{AuditResources, AuditRule, ClassAudit};
 
 /// Most bytes of the policy, as JSON. It is in two objects on the host beside other settings, for each of which an API server takes 1 MiB.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
+/// The same with what is added for what the class encrypts: enough for as many rules and resources as a class may have, so that a class whose rules are
+/// short enough is refused because of that only if a rule lists the same again and again.
+const MAX_BYTES_WITH_ENCRYPTION: usize = 384 * 1024;
 
-/// The first error in what a class sets: a field below `audit`, and what is wrong.
-pub fn find_error(audit: &ClassAudit) -> Option<String> {
+/// The first error in what a class sets: a field below `audit`, and what is wrong. `encrypted` are the resources that the class encrypts.
+pub fn find_error(audit: &ClassAudit, encrypted: &[&str]) -> Option<String> {
     let ClassAudit { preset, rules } = audit;
     if preset.is_some() != rules.is_empty() {
         return Some("preset: set one of preset and rules".into());
@@ -18,11 +21,18 @@ pub fn find_error(audit: &ClassAudit) -> Option<String> {
             return Some(format!("rules[{index}].{error}"));
         }
     }
-    let bytes = policy(audit).to_string().len();
-    (bytes > MAX_BYTES).then(|| {
-        format!(
+    let bytes = policy(audit, &[]).to_string().len();
+    if bytes > MAX_BYTES {
+        return Some(format!(
             "rules: all rules together may have at most {MAX_BYTES} bytes as JSON, and have {bytes}, with those that Berth adds to keep \
              credentials out of the log; list fewer names"
+        ));
+    }
+    let bytes = policy(audit, encrypted).to_string().len();
+    (bytes > MAX_BYTES_WITH_ENCRYPTION).then(|| {
+        format!(
+            "rules: with those that Berth adds to keep what is encrypted out of the log, all rules together may have at most \
+             {MAX_BYTES_WITH_ENCRYPTION} bytes as JSON, and have {bytes}; list fewer resources"
         )
     })
 }

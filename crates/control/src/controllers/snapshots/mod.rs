@@ -1,7 +1,7 @@
 //! Snapshots of what tenants store: takes them, creates those of schedules, and deletes those whose time is over.
 //!
 //! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function, `decide`. A snapshot is taken
-//! by a task of its own, as that may take longer than a reconcile. docs/adr/XXXX says which rules were chosen, and why.
+//! by a task of its own, as that may take longer than a reconcile. docs/adr/0066 says which rules were chosen, and why.
 
 mod begin;
 mod context;

@@ -8,7 +8,7 @@ use berth_api::{
     labels,
 };
 
-/// Reason: the tenant's API server refuses, or does not answer, the rewriting of everything that is left.
+/// Reason: the tenant's API server refuses, or does not answer, the rewriting of everything that is left, or what answers does not store it.
 const REWRITE_REFUSED: &str = "RewriteRefused";
 
 /// The encryption of what a tenant stores.

@@ -1,7 +1,8 @@
 //! Places of tenants that sleep and whose class has changed: few of them are started for that at the same time, in the order in which they asked.
 //!
 //! One that does not follow its class in its time sleeps again, and is started again after a pause: if no syncer can do its work at all, the tenants that sleep
-//! must not all run in the end. The pauses grow, and end when the rules are others. They are lost with the process, as its places are.
+//! must not all run in the end. The pauses grow, and end when the rules are others, but not too often in a row: who may use several classes could change
+//! between them. They are lost with the process, as its places are.
 
 use crate::key::Key;
 use berth_sleep::Turn;
@@ -20,6 +21,8 @@ const HELD: Duration = Duration::from_mins(2);
 const RUNS: Duration = Duration::from_mins(30);
 /// First and longest pause before it is started again for the same rules. The pauses double.
 const PAUSES: (Duration, Duration) = (Duration::from_mins(30), Duration::from_hours(4));
+/// How often in a row other rules get a time of their own, and end a pause.
+const MOST_OTHERS: u32 = 4;
 /// How long one is remembered that does not ask again. Each asks about once a minute.
 const REMEMBERED: Duration = Duration::from_mins(3);
 
@@ -46,6 +49,8 @@ struct Start {
     rules: String,
     /// Since when it runs for them.
     tried_since: Instant,
+    /// How often other rules got a time of their own, or ended a pause, since it has followed its class.
+    others: u32,
 }
 
 /// A tenant that did not follow its class in its time.
@@ -53,8 +58,10 @@ struct Start {
 struct Failure {
     /// Hash of the rules.
     rules: String,
-    /// How often in a row.
+    /// How often in a row, for the same rules or since other ones end no pause.
     count: u32,
+    /// How often the rules were other ones, as [`Start::others`].
+    others: u32,
     /// When its pause ends.
     until: Instant,
 }
@@ -65,9 +72,9 @@ impl Start {
         now.duration_since(self.since) < HELD
     }
 
-    /// Whether it has run for these rules as long as it may.
-    fn is_over(&self, rules: &str, now: Instant) -> bool {
-        self.rules == rules && now.duration_since(self.tried_since) >= RUNS
+    /// Whether it has run for its rules as long as it may.
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.tried_since) >= RUNS
     }
 }
 
@@ -82,17 +89,18 @@ impl Places {
     }
 
     /// Forgets that a tenant was started. If it has had its time, its pause begins.
-    fn end(&mut self, tenant: &Key, rules: &str, now: Instant) {
-        let ended = self.started.remove(tenant);
-        if !ended.is_some_and(|start| start.is_over(rules, now)) {
+    fn end(&mut self, tenant: &Key, now: Instant) {
+        let Some(ended) = self.started.remove(tenant).filter(|start| start.is_over(now)) else {
             return;
-        }
-        let before = self.failed.get(tenant).filter(|failure| failure.rules == rules);
+        };
+        let is_same = |failure: &&Failure| failure.rules == ended.rules || ended.others >= MOST_OTHERS;
+        let before = self.failed.get(tenant).filter(is_same);
         let count = before.map_or(1, |failure| failure.count.saturating_add(1));
         let pause = PAUSES.0.saturating_mul(1 << (count - 1).min(16)).min(PAUSES.1);
         let failure = Failure {
-            rules: rules.to_owned(),
+            rules: ended.rules,
             count,
+            others: ended.others,
             until: now + pause,
         };
         self.failed.insert(tenant.clone(), failure);
@@ -100,7 +108,8 @@ impl Places {
 
     /// Whether a tenant is not started for these rules until a pause is over.
     fn is_in_pause(&self, tenant: &Key, rules: &str, now: Instant) -> bool {
-        let failure = self.failed.get(tenant).filter(|failure| failure.rules == rules);
+        let is_for = |failure: &&Failure| failure.rules == rules || failure.others >= MOST_OTHERS;
+        let failure = self.failed.get(tenant).filter(is_for);
         failure.is_some_and(|failure| now < failure.until)
     }
 }
@@ -116,7 +125,7 @@ impl EnforcementPlaces {
         if places.started.get(tenant).is_some_and(|start| start.is_held(now)) {
             return Turn::Now;
         }
-        places.end(tenant, rules, now);
+        places.end(tenant, now);
         if places.is_in_pause(tenant, rules, now) {
             places.forget_waiting(tenant);
             return Turn::Over;
@@ -128,10 +137,13 @@ impl EnforcementPlaces {
         let position = known.unwrap_or(places.waiting.len());
         if position < places.free(now) {
             places.forget_waiting(tenant);
+            let failed = places.failed.get(tenant);
+            let others = failed.map_or(0, |failure| failure.others + u32::from(failure.rules != rules));
             let start = Start {
                 since: now,
                 rules: rules.to_owned(),
                 tried_since: now,
+                others: others.min(MOST_OTHERS),
             };
             places.started.insert(tenant.clone(), start);
             return Turn::Now;
@@ -149,7 +161,7 @@ impl EnforcementPlaces {
         let has_ended = places
             .started
             .get(tenant)
-            .is_some_and(|start| start.is_over(rules, now));
+            .is_some_and(|start| (start.rules == rules || start.others >= MOST_OTHERS) && start.is_over(now));
         if has_ended || places.is_in_pause(tenant, rules, now) {
             Turn::Over
         } else {
@@ -166,16 +178,16 @@ impl EnforcementPlaces {
             since: now,
             rules: rules.to_owned(),
             tried_since: now,
+            others: 0,
         });
         if start.rules != rules {
             rules.clone_into(&mut start.rules);
-            start.tried_since = now;
+            if start.others < MOST_OTHERS {
+                start.others += 1;
+                start.tried_since = now;
+            }
         }
-        if start.is_over(rules, now) {
-            Turn::Over
-        } else {
-            Turn::Now
-        }
+        if start.is_over(now) { Turn::Over } else { Turn::Now }
     }
 
     /// Whether a tenant that was started has its place still. One that has not follows its class much later than others, or never.
@@ -351,6 +363,56 @@ mod tests {
         ] {
             assert_eq!(places.note_started(&tenant(0), "others", time), turn);
         }
+    }
+
+    /// Who may use two classes changes between them again and again.
+    #[test]
+    fn who_changes_between_rules_does_not_run_for_ever() {
+        let (places, start) = (EnforcementPlaces::default(), Instant::now());
+        let (mut is_running, mut minutes) = (false, 0);
+        for minute in 0..48 * 60 {
+            let now = start + Duration::from_mins(minute);
+            let rules = if minute / 29 % 2 == 0 { "one" } else { "other" };
+            let turn = if is_running {
+                places.note_started(&tenant(0), rules, now)
+            } else {
+                places.ask(&tenant(0), rules, now)
+            };
+            is_running = turn == Turn::Now;
+            minutes += u32::from(is_running);
+        }
+        assert!(minutes < 16 * 60, "{minutes}");
+        places.leave(&tenant(0), start);
+        assert_eq!(
+            places.ask(&tenant(0), "one", start),
+            Turn::Now,
+            "it has followed its class"
+        );
+    }
+
+    /// A syncer that fails for long is no reason to make the rules wait that repair it.
+    #[test]
+    fn rules_that_change_for_the_first_time_end_a_pause_however_often_it_has_failed() {
+        let (places, mut now) = (EnforcementPlaces::default(), Instant::now());
+        for _ in 0..10 {
+            while places.ask(&tenant(0), RULES, now) != Turn::Now {
+                now += PAUSES.0;
+            }
+            now += RUNS;
+            assert_eq!(places.note_started(&tenant(0), RULES, now), Turn::Over);
+            assert_eq!(places.ask(&tenant(0), RULES, now), Turn::Over);
+        }
+        // It may be changed some times until it is right.
+        for number in 1..=MOST_OTHERS {
+            let rules = number.to_string();
+            assert_eq!(places.ask(&tenant(0), &rules, now), Turn::Now, "{number}");
+            now += RUNS;
+            assert_eq!(places.note_started(&tenant(0), &rules, now), Turn::Over);
+            assert_eq!(places.ask(&tenant(0), &rules, now), Turn::Over);
+        }
+        assert_eq!(places.ask(&tenant(0), RULES, now), Turn::Over);
+        assert_eq!(places.find_turn(&tenant(0), RULES, now), Turn::Over);
+        assert_eq!(places.ask(&tenant(0), RULES, now + 2 * PAUSES.0), Turn::Now);
     }
 
     /// No syncer can run at all.

@@ -3,12 +3,13 @@
 
 use super::{
     argo_cd::Recorded,
+    audit_errors::AuditErrors,
     connection::Connection,
     datastore_usage::UsageMemory,
     enforcement_places::EnforcementPlaces,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
-    readable::Readable,
+    readable::{LooksWhileAsleep, Readable},
     recorded_kinds::RecordedKinds,
     restore::{RestoreUnderWay, Restores},
     rewriting::Rewriting,
@@ -91,6 +92,8 @@ pub struct TenantMemory {
     is_stopped: AtomicBool,
     /// How often it was used, as far as that was counted.
     pub activity: Mutex<ActivityLog>,
+    /// Events that its API servers could not write into their audit log.
+    pub(super) audit_errors: Mutex<AuditErrors>,
     /// Since when its limits are lower than what is reserved for it.
     pub(super) lowered: Mutex<Option<LoweredLimits>>,
     /// Number of the measurement of its use that its status shows; 0: this process has published none.
@@ -260,8 +263,10 @@ pub struct Tenants {
     pub(super) enforcement_places: EnforcementPlaces,
     /// Held while sizes of a tenant's keys are read in etcd.
     pub(super) size_reading: tokio::sync::Mutex<()>,
-    /// Held while it is read there how a tenant's keys are stored.
+    /// Held while a page is read there of how a tenant's keys are stored.
     pub(super) head_reading: tokio::sync::Mutex<()>,
+    /// When tenants that sleep are looked at for that.
+    looks_while_asleep: Mutex<LooksWhileAsleep>,
     /// Of which withdrawn kinds objects are deleted now.
     pub(super) kind_deletions: KindDeletions,
     /// Which tenants are set back to a snapshot.
@@ -298,6 +303,7 @@ impl Tenants {
                 is_outdated: AtomicBool::new(true),
                 is_stopped: AtomicBool::new(false),
                 activity: Mutex::default(),
+                audit_errors: Mutex::default(),
                 lowered: Mutex::default(),
                 published_use: AtomicU64::new(0),
                 dns: Mutex::new(None),
@@ -344,6 +350,18 @@ impl Tenants {
     pub(super) fn renew(&self, uid: &str, host: &Client) {
         lock(&self.memory).remove(uid);
         self.of(uid, host).have_components_run.store(true, Ordering::Relaxed);
+    }
+
+    /// Events that API servers of a tenant could not write into their audit log, and that nobody has taken; none if they write none, or if that is not
+    /// known yet.
+    pub fn take_audit_errors(&self, uid: &str) -> Option<u64> {
+        let known = lock(&self.memory).get(uid).map(Arc::clone)?;
+        lock(&known.audit_errors).take()
+    }
+
+    /// When tenants that sleep are looked at for how their keys are stored.
+    pub(super) fn looks_while_asleep(&self) -> MutexGuard<'_, LooksWhileAsleep> {
+        lock(&self.looks_while_asleep)
     }
 
     /// Forgets a tenant that is gone.

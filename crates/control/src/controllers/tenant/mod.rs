@@ -7,6 +7,7 @@
 mod access;
 mod apply;
 mod argo_cd;
+mod audit_errors;
 mod build;
 mod cleanup;
 mod compliance;

@@ -1,6 +1,35 @@
 //! With which keys everything that a tenant stores was found to be readable: pure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
+use tokio::time::Instant;
+
+/// Time of a look at a tenant that sleeps.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// Pause after it, before another one is looked at that sleeps: as long as a look at most, so that etcd has nothing to read for them half of the time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When tenants that sleep are looked at: one at a time, with pauses.
+#[derive(Debug, Default)]
+pub(super) struct LooksWhileAsleep {
+    /// Not before; none: now.
+    next: Option<Instant>,
+}
+
+impl LooksWhileAsleep {
+    /// Begins a look of at most [`LOOK`]. Returns whether that may be now.
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        let is_now = self.next.is_none_or(|next| now >= next);
+        if is_now {
+            self.end(now + LOOK);
+        }
+        is_now
+    }
+
+    /// Ends a look.
+    pub(super) fn end(&mut self, now: Instant) {
+        self.next = Some(now + PAUSE);
+    }
+}
 
 /// What was found, and how far the look at it is.
 #[derive(Debug, Default)]
@@ -15,8 +44,8 @@ pub(super) struct Readable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) resource: String,
-    /// The last object that was looked at.
-    pub(super) after: String,
+    /// Key of the last object that was looked at; empty if there is none.
+    pub(super) after: Vec<u8>,
 }
 
 impl Readable {
@@ -55,13 +84,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn looks_at_tenants_that_sleep_have_a_pause_between_them() {
+        let (mut looks, start) = (LooksWhileAsleep::default(), Instant::now());
+        assert!(looks.begin(start));
+        assert!(!looks.begin(start + LOOK), "one at a time");
+        let ended = start + LOOK / 2;
+        looks.end(ended);
+        assert!(!looks.begin(ended + PAUSE / 2));
+        assert!(looks.begin(ended + PAUSE));
+        // Its end is not known if control gives it up.
+        assert!(looks.begin(ended + PAUSE + LOOK + PAUSE));
+    }
+
+    #[test]
     fn what_was_readable_is_so_with_more_keys_and_not_with_others() {
         let set = |names: &[&str]| -> BTreeSet<String> { names.iter().map(ToString::to_string).collect() };
         let mut readable = Readable::default();
         assert!(!readable.is_readable_with(&set(&[])));
         let place = Place {
             resource: "secrets".into(),
-            after: "team/a".into(),
+            after: b"team/a".to_vec(),
         };
         readable.note_place(&set(&["a"]), place.clone());
         assert_eq!(readable.place(&set(&["a", "b"])), Some(place.clone()));

@@ -3,8 +3,8 @@
 
 use crate::{authentication, control_plane::find_audit_error, network::allowed};
 use berth_api::{
-    ClassAuthentication, ClassEncryption, ClassSnapshots, KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server,
-    hostnames,
+    ClassAudit, ClassAuthentication, ClassEncryption, ClassSnapshots, KubernetesVersion, SyncPolicy, TenantClassSpec,
+    dns_server, hostnames,
     sync_policy::{EXTRA_CAPABILITIES, ServiceAccountMapping, SyncedKind},
 };
 use berth_schedules::Recurrence;
@@ -78,8 +78,8 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     if let Some(error) = find_error_in_authentication(sign_in) {
         return Some(format!("spec.authentication.{error}"));
     }
-    if let Some(error) = audit.as_ref().and_then(find_audit_error) {
-        return Some(format!("spec.audit.{error}"));
+    if let Some(error) = find_error_in_audit(audit.as_ref(), encryption.as_ref()) {
+        return Some(error);
     }
     let SyncPolicy {
         pods,
@@ -150,6 +150,13 @@ fn find_error_in_encryption(encryption: Option<&ClassEncryption>) -> Option<Stri
         "spec.encryption.resources: {bad:?} is neither secrets nor configmaps, nor a custom resource such as widgets.example.com of a group that does \
          not end with .k8s.io"
     ))
+}
+
+fn find_error_in_audit(audit: Option<&ClassAudit>, encryption: Option<&ClassEncryption>) -> Option<String> {
+    let encrypted = encryption.into_iter().flat_map(|encryption| &encryption.resources);
+    let encrypted: Vec<&str> = encrypted.map(String::as_str).collect();
+    let error = find_audit_error(audit?, &encrypted)?;
+    Some(format!("spec.audit.{error}"))
 }
 
 fn find_error_in_versions(spec: &TenantClassSpec) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The stored records with which counting begins.
 
-use super::context::UsageContext;
+use super::{capacity::owner_of, context::UsageContext};
 use crate::error::{ReconcileError, api};
 use berth_api::{TenantCluster, UsageRecord, labels, names::TenantId};
 use berth_metering::{Month, day_of};
@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reads the records at which counting goes on, unless that is done: those of this month and of the last one, and the latest one of each tenant that exists.
+/// Reads the records at which counting goes on, unless that is done: those of this month and of the last one, and the latest one of each tenant and pool that
+/// exists.
 /// Of all others only the names and labels are read.
 ///
 /// # Errors
@@ -18,7 +19,7 @@ pub(super) async fn load_records(context: &UsageContext) -> Result<(), Reconcile
     if context.state.lock().is_loaded {
         return Ok(());
     }
-    let slugs = slugs_of_tenants(context);
+    let slugs = slugs_of_owners(context);
     let all: Api<Watched<PartialObjectMeta<UsageRecord>>> = Api::all(context.client.clone());
     let mut latest: BTreeMap<String, String> = BTreeMap::new();
     for_each(&all, ListParams::default(), |record| {
@@ -46,18 +47,26 @@ pub(super) async fn load_records(context: &UsageContext) -> Result<(), Reconcile
     tracing::info!(records = loaded.len(), "usage is counted from where the records end");
     let mut state = context.state.lock();
     for record in loaded {
-        state.memory.remember(&record);
+        if !record.spec.tenant.is_pool() {
+            state.memory.remember(&record);
+        }
         state.meter.load(record);
     }
     state.is_loaded = true;
     Ok(())
 }
 
-/// The slugs of the tenants that exist.
-fn slugs_of_tenants(context: &UsageContext) -> BTreeSet<String> {
+/// The slugs of the tenants and pools that exist.
+fn slugs_of_owners(context: &UsageContext) -> BTreeSet<String> {
     let tenants = context.stores.tenants.state();
     let slug_of = |tenant: &TenantCluster| Some(TenantId::new(&tenant.name_any(), &tenant.uid()?).slug().to_owned());
-    tenants.iter().filter_map(|tenant| slug_of(tenant)).collect()
+    let pools = context.stores.pools.state();
+    let of_pools = pools.iter().filter_map(|pool| Some(owner_of(pool)?.slug));
+    tenants
+        .iter()
+        .filter_map(|tenant| slug_of(tenant))
+        .chain(of_pools)
+        .collect()
 }
 
 /// The months whose records are needed. `latest` is the latest month of each tenant that exists, by its slug.

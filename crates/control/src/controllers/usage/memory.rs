@@ -1,6 +1,7 @@
 //! What tenants use at an instant, as the watches know it, and what has to be remembered from one pass to the next.
 
 use super::{
+    capacity,
     modes::{RecordedModes, is_accepted},
     nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
@@ -54,9 +55,9 @@ pub(super) struct Facts {
 
 /// What a pass has found.
 pub(super) struct Collected {
-    /// The tenants that exist.
+    /// The tenants and pools that exist.
     pub(super) identities: Vec<Identity>,
-    /// What they and others use.
+    /// What they and others use, and what pools have.
     pub(super) items: Vec<Item>,
     /// How many ends of pods and claims were not kept, by slug of the tenant.
     pub(super) lost: BTreeMap<String, u64>,
@@ -106,11 +107,12 @@ impl Memory {
 
     /// Collects what tenants use now, and what they used since the last pass and do not use any more.
     pub(super) fn collect(&mut self, stores: &Stores, now: Timestamp) -> Collected {
-        let identities = self.update_tenants(stores, now);
+        let mut identities = self.update_tenants(stores, now);
         let pools: HashMap<String, Arc<HostNodePool>> = { stores.pools.state().into_iter() }
             .map(|pool| (pool.name_any(), pool))
             .collect();
         let current = stores.nodes.state();
+        let of_pools = capacity::items(&current, &pools);
         let mut all_nodes = self.proofs.take_besides(&current);
         all_nodes.extend(current);
         let observed = nodes::observe(
@@ -154,11 +156,13 @@ impl Memory {
             let of_tenant = lost.entry(tenant).or_default();
             *of_tenant = of_tenant.saturating_add(count);
         }
-        let items = sum.items(&pools);
+        let mut items = sum.items(&pools);
+        items.extend(of_pools);
         let ObservedNodes { held, shared, .. } = observed;
         (self.nodes, self.shared) = (held, shared);
         let uids = identities.iter().map(|identity: &Identity| identity.tenant.uid.clone());
         self.counted.advance(now, uids.collect());
+        identities.extend(capacity::identities(&pools, now));
         Collected {
             identities,
             items,

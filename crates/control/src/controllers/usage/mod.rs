@@ -2,9 +2,11 @@
 //!
 //! Every minute, and when an assignment of a node has changed, a pass collects what each tenant uses ([`memory`]) and gives it to the
 //! [meter](berth_metering::Meter), which says which records have to be written. What these say of two months goes into the status of the tenant ([`summary`]).
+//! What pools have is counted in the same way ([`capacity`]), so that reports can say what no tenant had.
 //! Nothing is watched and nothing asked for: a pass in which no record is due makes no request. What is counted and not written is lost with the process,
 //! but what objects of the host prove is not: the next control counts it again, from where the records end.
 
+mod capacity;
 mod context;
 mod expire;
 mod load;

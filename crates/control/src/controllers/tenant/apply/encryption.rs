@@ -6,7 +6,11 @@
 
 use super::{
     super::{
-        context::TenantContext, encryption::ObservedEncryption, readable::Place, rotation::Finding, settings::Settings,
+        context::TenantContext,
+        encryption::ObservedEncryption,
+        readable::{LOOK, Place},
+        rotation::Finding,
+        settings::Settings,
         target::Tenant,
     },
     Accepted, ControlPlane, Prepared, keys,
@@ -20,9 +24,10 @@ use crate::{
     },
     error::ReconcileError,
 };
-use berth_api::EncryptionPhase;
+use berth_api::{EncryptionPhase, SleepState};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// Pause before a change under way is looked at again.
 const POLL: Duration = Duration::from_secs(2);
@@ -30,10 +35,9 @@ const POLL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(10);
 /// Pause before objects are rewritten again that the tenant's API server has refused.
 const REFUSED: Duration = Duration::from_mins(1);
-/// Time to look whether every stored object can be read: thousands of pages of etcd. For a tenant with more, the look goes on in the next reconcile.
-const CHECK_LIMIT: Duration = Duration::from_secs(15);
-/// The same with the time in which it waits for its turn.
-const CHECK_LIMIT_WITH_WAIT: Duration = Duration::from_secs(30);
+/// Time to look whether every stored object can be read: thousands of pages of etcd, in turns with other tenants. For a tenant with more, the look goes
+/// on in the next reconcile.
+const CHECK_LIMIT: Duration = Duration::from_secs(30);
 /// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
 const SECRETS: &str = "secrets";
 
@@ -75,8 +79,15 @@ pub(super) async fn prepare_encryption(
         let published = published.iter().flat_map(|status| &status.resources);
         let known = encryption.resources().into_iter().chain([SECRETS]);
         let resources = known.chain(wanted.iter().chain(published).map(String::as_str));
-        check_readable(context, tenant, encryption, resources.collect()).await?;
-        tenant.memory.readable().note(keys);
+        let is_known = if sleeps_unchanged(tenant, encryption) {
+            look_while_asleep(context, tenant, encryption, resources.collect()).await?
+        } else {
+            check_readable(context, tenant, encryption, resources.collect()).await?;
+            true
+        };
+        if is_known {
+            tenant.memory.readable().note(keys);
+        }
     }
     if is_begun || is_unused {
         return Ok(authorities);
@@ -96,6 +107,32 @@ pub(super) async fn prepare_encryption(
     keys::load_authorities(context, tenant).await
 }
 
+/// Whether nothing of a tenant is started in this reconcile, and nothing that is known of its encryption changes: it sleeps, and the status says what is
+/// stored. If it says something else, an older Secret may have been restored.
+fn sleeps_unchanged(tenant: &Tenant, encryption: &Encryption) -> bool {
+    tenant.cluster.sleep_state() == SleepState::Sleeping && is_published(tenant, encryption)
+}
+
+/// Looks at objects of a tenant that sleeps, if no other tenant needs the turn. Returns whether all were readable: otherwise another reconcile goes on,
+/// at the latest that which starts the tenant. After a restart of control there may be hundreds of them, and a tenant that is started does not wait for all of these.
+async fn look_while_asleep(
+    context: &TenantContext,
+    tenant: &Tenant,
+    encryption: &Encryption,
+    resources: BTreeSet<&str>,
+) -> Result<bool, ReconcileError> {
+    let is_turn_taken = context.tenants.head_reading.try_lock().is_err();
+    if is_turn_taken || !context.tenants.looks_while_asleep().begin(Instant::now()) {
+        return Ok(false);
+    }
+    let look = tokio::time::timeout(LOOK, find_unreadable(context, tenant, encryption, resources)).await;
+    context.tenants.looks_while_asleep().end(Instant::now());
+    match look {
+        Ok(found) => found?.map_or(Ok(true), Err),
+        Err(_) => Ok(false),
+    }
+}
+
 /// Looks in etcd whether the keys that are stored are enough to read everything, unless API servers run with these keys.
 async fn check_readable(
     context: &TenantContext,
@@ -106,13 +143,8 @@ async fn check_readable(
     if is_published(tenant, encryption) && context.runtime.is_available(&tenant.id, API_SERVER).await? {
         return Ok(());
     }
-    let check = async {
-        // All tenants may be started at the same time.
-        let _turn = context.tenants.head_reading.lock().await;
-        let check = find_unreadable(context, tenant, encryption, resources);
-        tokio::time::timeout(CHECK_LIMIT, check).await.ok()
-    };
-    match tenant.slot.lend(CHECK_LIMIT_WITH_WAIT, Box::pin(check)).await.flatten() {
+    let check = find_unreadable(context, tenant, encryption, resources);
+    match tenant.slot.lend(CHECK_LIMIT, Box::pin(check)).await {
         Some(found) => found?.map_or(Ok(()), Err),
         None => Err(ReconcileError::Blocked {
             reason: "EncryptionNotChecked",
@@ -148,10 +180,8 @@ async fn find_unreadable(
         let begun = place.as_ref().filter(|place| place.resource == resource);
         let mut after = begun.map(|place| place.after.clone());
         loop {
-            let mut page = context
-                .datastore
-                .read_heads(&tenant.id, &folder, after.as_deref())
-                .await?;
+            // All tenants may be started at the same time, and one with many objects must not keep the others waiting.
+            let mut page = rewrite::read_page(context, tenant, &folder, after.as_deref()).await?;
             if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
                 tenant.memory.readable().forget_place();
                 return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));
@@ -165,7 +195,16 @@ async fn find_unreadable(
                     tenant.memory.readable().note_place(&keys, place);
                     after = Some(name);
                 }
-                _ => break,
+                last => {
+                    // With many resources, a look may come no further than a few of them.
+                    let last = last.map(|(name, _)| name).or(after);
+                    let place = Place {
+                        resource: resource.to_owned(),
+                        after: last.unwrap_or_default(),
+                    };
+                    tenant.memory.readable().note_place(&keys, place);
+                    break;
+                }
             }
         }
     }
@@ -203,14 +242,13 @@ pub(super) async fn follow_encryption(
     }
     match take_step(context, prepared, control_plane, (&wanted, due)).await {
         Ok((recorded, finding)) => {
-            let is_refused = rewrite::is_refused(tenant);
             let pause = match finding {
                 Finding::Done => Duration::ZERO,
-                _ if is_refused => REFUSED,
+                _ if rewrite::is_in_vain(tenant) => REFUSED,
                 _ => POLL,
             };
             context.queue.add_after(tenant.key(), pause);
-            observed(recorded.as_ref(), finding).with_refusal(is_refused)
+            observed(recorded.as_ref(), finding).with_refusal(rewrite::is_refused(tenant))
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);
@@ -248,7 +286,10 @@ async fn take_step(
     };
     match &step {
         EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, Finding::Done)),
-        EncryptionStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
+        EncryptionStep::Wait(missing) => {
+            rewrite::note_other_api_server(tenant);
+            Ok((recorded, Finding::Waits(missing.clone())))
+        }
         EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
             let after = keys::record_encryption(context, tenant, encryption, &step).await?;
             let is_completed = |state: &&EncryptionState| state.phase == EncryptionPhase::Completed;

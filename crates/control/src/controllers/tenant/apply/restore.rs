@@ -10,7 +10,7 @@
 //! | Replacing | all keys are deleted, and those of the snapshot are written | the same again, from the beginning |
 //! | Replaced | the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
 //!
-//! docs/adr/XXXX says why it is done so.
+//! docs/adr/0066 says why it is done so.
 //!
 //! [`Prepared`]: super::Prepared
 

@@ -33,7 +33,8 @@ pub(super) async fn observe_usage(
     prepared: &Prepared<'_>,
     api_server: Option<&Applier>,
 ) -> ObservedUsage {
-    let (tenant, limits) = (&prepared.accepted.tenant, &prepared.accepted.settings.limits);
+    let (tenant, settings) = (&prepared.accepted.tenant, &prepared.accepted.settings);
+    let limits = &settings.limits;
     let source = datastore_usage::Source {
         tenant: &tenant.id,
         datastore: context.datastore.as_ref(),
@@ -41,6 +42,7 @@ pub(super) async fn observe_usage(
         slot: &tenant.slot,
         size_reading: &context.tenants.size_reading,
         activity: &tenant.memory.activity,
+        audit_errors: settings.audit.as_ref().map(|_| &tenant.memory.audit_errors),
         clock: &context.clock,
         is_waking: is_started_again(tenant),
     };

@@ -15,6 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const OBJECTS: &str = "apiserver_resource_objects{";
 /// Their size, with the same labels.
 const SIZES: &str = "apiserver_resource_size_estimate_bytes{";
+/// Events that it could not write into its audit log, with the label of the part that failed.
+const AUDIT_ERRORS: &str = "apiserver_audit_error_total{";
 /// Labels of CustomResourceDefinitions.
 const DEFINITIONS: &str = "group=\"apiextensions.k8s.io\",resource=\"customresourcedefinitions\"}";
 
@@ -33,6 +35,8 @@ pub(super) struct Metrics {
     pub(super) started_at: f64,
     /// How often the tenant was used; none if the API server does not count that.
     pub(super) count: Option<Count>,
+    /// Events that it could not write into its audit log.
+    pub(super) audit_errors: u64,
 }
 
 /// Reads the metrics of an API server. The error says why that is not possible.
@@ -58,6 +62,7 @@ pub(super) async fn fetch(api_server: &Applier, slot: &Slot) -> Result<Metrics, 
 async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> {
     let (mut objects, mut sizes, mut started_at) = (Counts::default(), Counts::default(), 0.0);
     let mut requests: Option<f64> = None;
+    let mut audit_errors = 0.0;
     let mut lines = pin!(metrics.take(MAX_BYTES).lines());
     while let Some(line) = lines.try_next().await? {
         let Some((name, value)) = line.rsplit_once(' ') else {
@@ -72,6 +77,8 @@ async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> 
             objects.add(resource, value);
         } else if name == "process_start_time_seconds" {
             started_at = value;
+        } else if name.starts_with(AUDIT_ERRORS) {
+            audit_errors += value;
         } else if activity::counts_requests(name) {
             let sum = requests.get_or_insert(0.0);
             if activity::counts_use(name) {
@@ -91,6 +98,7 @@ async fn read(metrics: impl AsyncBufRead) -> Result<Option<Metrics>, io::Error> 
             started_at,
             requests: whole(requests),
         }),
+        audit_errors: whole(audit_errors),
     };
     Ok(objects.is_known.then_some(metrics))
 }
@@ -138,6 +146,9 @@ apiserver_resource_size_estimate_bytes{group="",resource="events"} -1
 apiserver_resource_size_estimate_bytes{group="",resource="secrets"} -1
 apiserver_resource_size_estimate_bytes{group="apiextensions.k8s.io",resource="customresourcedefinitions"} 0
 apiserver_storage_objects{resource="configmaps"} 12
+apiserver_audit_error_total{plugin="buffered"} 2
+apiserver_audit_error_total{plugin="truncate"} 1
+apiserver_audit_event_total 1000
 apiserver_flowcontrol_dispatched_requests_total{flow_schema="exempt",priority_level="exempt"} 900
 apiserver_flowcontrol_dispatched_requests_total{flow_schema="global-default",priority_level="global-default"} 5
 apiserver_flowcontrol_dispatched_requests_total{flow_schema="service-accounts",priority_level="workload-low"} 2
@@ -161,6 +172,7 @@ process_start_time_seconds 1.7e+09
                 started_at: 1.7e9,
                 requests: 7,
             }),
+            audit_errors: 3,
         };
         assert_eq!(read_all(METRICS), Some(expected));
         assert_eq!(read_all("up 1\n"), None);

@@ -9,6 +9,7 @@ mod metrics;
 mod share;
 mod unmeasured;
 
+use super::audit_errors::AuditErrors;
 use crate::{apply::Applier, clock::Clock, controllers::slots::Slot, datastore::TenantDatastore};
 use berth_api::{
     DatastoreUsage, TenantLimits,
@@ -119,6 +120,8 @@ pub(super) struct Source<'a> {
     pub(super) size_reading: &'a sync::Mutex<()>,
     /// Gets how often the tenant was used, which the same metrics say.
     pub(super) activity: &'a Mutex<ActivityLog>,
+    /// Gets the events that are not in the audit log, as the same metrics say; none without an audit log.
+    pub(super) audit_errors: Option<&'a Mutex<AuditErrors>>,
     /// The time.
     pub(super) clock: &'a Clock,
     /// Whether the tenant is being woken. What it stored before is good enough until it is awake: its API server has enough to do.
@@ -208,6 +211,11 @@ async fn measure_with_api_server(
     if let Some(count) = metrics.count {
         let mut log = source.activity.lock().unwrap_or_else(PoisonError::into_inner);
         log.record(count, source.clock.now());
+    }
+    if let Some(errors) = source.audit_errors {
+        let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = source.clock.now().as_duration().as_secs_f64();
+        errors.note(metrics.started_at, metrics.audit_errors, now);
     }
     let keys = count_keys(source).await?;
     let age = source.clock.now().as_duration().as_secs_f64() - metrics.started_at;

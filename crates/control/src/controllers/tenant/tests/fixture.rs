@@ -83,6 +83,8 @@ pub(super) struct Stored {
     pub(super) values: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     /// All that the tenant stores, for restores.
     pub(super) contents: MemoryContents,
+    /// Seconds that it takes to read how a page of them is stored.
+    pub(super) head_seconds: Arc<AtomicU64>,
 }
 
 impl Fixture {
@@ -374,14 +376,18 @@ impl TenantDatastore for ScriptedDatastore {
     }
 
     /// One key at a time.
-    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&str>) -> Result<HeadPage, DatastoreError> {
+    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&[u8]>) -> Result<HeadPage, DatastoreError> {
         self.call(&format!("read {folder}"))?;
+        let seconds = self.stored.head_seconds.load(Ordering::SeqCst);
+        if seconds > 0 {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+        }
         let values = self.stored.values.lock().unwrap();
         let mut inside = values.iter().filter_map(|(path, value)| {
             let name = path.strip_prefix(folder)?;
             after
-                .is_none_or(|after| name > after)
-                .then(|| (name.to_owned(), value.clone()))
+                .is_none_or(|after| name.as_bytes() > after)
+                .then(|| (name.as_bytes().to_vec(), value.clone()))
         });
         let heads = inside.next().into_iter().collect();
         Ok(HeadPage {

@@ -2,6 +2,7 @@
 
 use super::fixture::{Fixture, UID};
 use crate::syncer_report::SyncerReport;
+use serde_json::json;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -201,4 +202,39 @@ async fn a_few_keys_that_are_no_objects_are_not_read() {
     fixture.reconcile_until_ready().await;
     assert_eq!(fixture.status()["datastore"]["bytes"], 100);
     assert_eq!(fixture.script.first("datastore read"), None);
+}
+
+/// The first count may be old. Later ones are errors that nobody knows yet.
+#[tokio::test(start_paused = true)]
+async fn events_that_are_not_in_the_audit_log_are_counted_if_there_is_one() {
+    let metrics = |errors: u64| {
+        format!(
+            "apiserver_resource_objects{{group=\"\",resource=\"configmaps\"}} 6\n\
+             apiserver_audit_error_total{{plugin=\"buffered\"}} {errors}\n\
+             process_start_time_seconds 1.7e+09\n"
+        )
+    };
+    let take = |fixture: &Fixture| fixture.context.tenants.take_audit_errors(UID);
+    for (audit, first, second) in [
+        (json!({"preset": "Writes"}), Some(0), Some(2)),
+        (json!(null), None, None),
+    ] {
+        let mut fixture = Fixture::new();
+        let class = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "g"},
+            "spec": {"audit": audit},
+        });
+        fixture
+            .host
+            .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+        fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+        fixture.tenant.serve("/metrics", metrics(5).into());
+        fixture.reconcile_until_ready().await;
+        fixture.reconcile().await.unwrap();
+        assert_eq!(take(&fixture), first);
+        fixture.tenant.serve("/metrics", metrics(7).into());
+        sleep(Duration::from_secs(60)).await;
+        fixture.reconcile().await.unwrap();
+        assert_eq!(take(&fixture), second);
+    }
 }

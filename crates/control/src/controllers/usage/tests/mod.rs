@@ -2,6 +2,7 @@
 
 mod nodes;
 mod objects;
+mod pools;
 mod records;
 mod summaries;
 
@@ -176,7 +177,15 @@ impl Fixture {
         self.context.stores.metered = MeteredUse::new(self.clock.clone(), true);
     }
 
+    /// The records of tenants.
     fn records(&self) -> Vec<UsageRecord> {
+        let mut records = self.all_records();
+        records.retain(|record| !record.spec.tenant.is_pool());
+        records
+    }
+
+    /// The records of tenants and pools.
+    fn all_records(&self) -> Vec<UsageRecord> {
         let found = self.host.find(&format!("{RECORDS}/"));
         found
             .into_iter()
@@ -184,14 +193,14 @@ impl Fixture {
             .collect()
     }
 
-    /// The only record.
+    /// The only record of a tenant.
     fn record(&self) -> UsageRecord {
         let mut records = self.records();
         assert_eq!(records.len(), 1, "{records:?}");
         records.remove(0)
     }
 
-    /// What the only record has of a resource.
+    /// What the only record of a tenant has of a resource.
     fn amount(&self, resource: UsageResource) -> i64 {
         sum(&self.record(), resource)
     }

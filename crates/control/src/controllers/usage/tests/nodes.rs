@@ -32,6 +32,9 @@ async fn a_node_counts_from_its_assignment_to_its_release_which_is_written_at_on
     };
     assert_eq!(gpus, Some(&expected));
 
+    // The record of the pool, which begins with the first pass.
+    fixture.advance_to(1);
+    fixture.pass().await.unwrap();
     // Nothing is due: nobody is asked anything.
     let calls = fixture.calls();
     fixture.pass().await.unwrap();

@@ -40,12 +40,19 @@ async fn a_tenant_shows_what_its_record_says_and_nothing_is_written_between_reco
     assert_eq!(fixture.shown("vision"), [summarize(&fixture.record())]);
     assert_eq!(fixture.gpu_hours(), [("2026-11".to_owned(), "8.0".to_owned())]);
     assert_eq!(fixture.status_of("vision")["className"], "gold", "the rest stays");
+    // The record of the pool, which begins with the first pass.
+    fixture.advance_to(1);
+    fixture.pass().await.unwrap();
     let calls = fixture.calls();
     fixture.pass().await.unwrap();
     assert_eq!(fixture.calls(), calls);
     fixture.advance_to(3600);
     fixture.pass().await.unwrap();
-    assert_eq!(fixture.calls(), calls + 2, "the record and the status");
+    assert_eq!(
+        fixture.calls(),
+        calls + 3,
+        "the records of the tenant and the pool, and the status"
+    );
     assert_eq!(fixture.gpu_hours(), [("2026-11".to_owned(), "16.0".to_owned())]);
 }
 

@@ -1,5 +1,7 @@
 //! What a tenant stores is encrypted. What decides is tested in `control_plane/encryption`.
 
+mod looks;
+
 use super::{super::memory::Tenants, fixture::Fixture};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -240,6 +242,68 @@ async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
     fixture.tenant.never_answer_writes(None);
     reconcile_some(&mut fixture, |_, _| {}).await;
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+/// Gives the tenant a custom resource with an object that is not encrypted. A definition may have any schema: of it nothing is read.
+fn add_custom_resource(fixture: &Fixture, plural: &str, object: &str, metadata: &Value) {
+    let definition = format!("{plural}.example.com");
+    let version = |name: &str, served: bool| json!({"name": name, "served": served, "schema": {"openAPIV3Schema": 5}});
+    let versions = json!([version("v1alpha1", false), version("v1", true)]);
+    fixture.tenant.insert(
+        &format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}"),
+        json!({"metadata": {"name": definition}, "spec": {"group": "example.com", "versions": versions}}),
+    );
+    let place = match object.split_once('/') {
+        Some((namespace, name)) => format!("namespaces/{namespace}/{plural}/{name}"),
+        None => format!("{plural}/{object}"),
+    };
+    fixture
+        .tenant
+        .insert(&format!("/apis/example.com/v1/{place}"), json!({"metadata": metadata}));
+    set_value(fixture, &format!("example.com/{plural}/{object}"), "{");
+}
+
+/// An APIService of the tenant leads to a server of its own, which answers that the object is stored.
+#[tokio::test]
+async fn a_server_of_the_tenants_own_that_stores_nothing_is_noticed() {
+    const STORED_WIDGET: &str = "example.com/widgets/team/w";
+    let mut fixture = ready().await;
+    add_custom_resource(
+        &fixture,
+        "widgets",
+        "team/w",
+        &json!({"name": "w", "namespace": "team"}),
+    );
+    set_rules(&fixture, &json!({"resources": ["secrets", "widgets.example.com"]}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(
+        message.contains("widgets.example.com team/w") && message.contains("APIServices"),
+        "{message}"
+    );
+    let patch = "tenant PATCH /apis/example.com/v1/namespaces/team/widgets/w";
+    assert!(fixture.script.calls().iter().any(|call| call.text == patch));
+
+    set_value(&fixture, STORED_WIDGET, &head(&fixture));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_keeps_no_other_resource_from_being_rewritten() {
+    let mut fixture = ready().await;
+    add_custom_resource(&fixture, "apples", "a", &json!({"name": 5}));
+    add_custom_resource(&fixture, "bears", "b", &json!({"name": "b"}));
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/bears.example.com";
+    fixture.tenant.insert(definition, json!({"metadata": {}, "spec": 5}));
+    let resources = json!(["apples.example.com", "bears.example.com", "secrets"]);
+    set_rules(&fixture, &json!({"resources": resources}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(values(&fixture), vec![head(&fixture); 2]);
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(message.contains("apples.example.com a"), "{message}");
 }
 
 #[tokio::test]

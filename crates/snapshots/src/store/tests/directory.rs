@@ -1,31 +1,23 @@
-use super::{Limits, Store};
+use super::{LOCATION, entries, source};
 use crate::{
     entry::{Entry, Written, hex},
     error::{ReadError, StoreError, WriteError},
+    store::Store,
 };
-use futures::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
-use rustix::{fs::Mode, process::umask};
+use futures::{StreamExt as _, TryStreamExt as _, future, stream};
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::umask,
+};
 use sha2::{Digest as _, Sha256};
 use std::{
-    convert::Infallible,
     fs, io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     time::Duration,
 };
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    time::timeout,
-};
-
-const LOCATION: &str = "5f0c/91ab";
-const KEY_ID: &str = "AKIDEXAMPLE";
-const SECRET: &str = "wJalrXUtnFEMI";
-/// What S3 answers to a wrong signature: it repeats the request with its credentials.
-const DENIAL: &str = "<?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatch</Code><Message>The signature\nof AKIDEXAMPLE is wrong\
-    </Message><AWSAccessKeyId>AKIDEXAMPLE</AWSAccessKeyId></Error>";
+use tokio::time::timeout;
 
 struct Folder {
     folder: TempDir,
@@ -62,6 +54,12 @@ impl Folder {
     }
 }
 
+/// Where a file is while it is written.
+fn incomplete(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    path.with_file_name(format!(".{name}.part"))
+}
+
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for file in fs::read_dir(folder).unwrap() {
@@ -73,25 +71,6 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
-}
-
-/// Entries of so many bytes, which cannot be compressed, and differ with the seed.
-fn entries(count: u32, size: usize, seed: u32) -> Vec<Entry> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_be_bytes()[0]
-    };
-    (0..count)
-        .map(|number| Entry {
-            key: format!("secrets/{number:06}").into_bytes(),
-            value: (0..size).map(|_| next()).collect(),
-        })
-        .collect()
-}
-
-fn source(entries: &[Entry]) -> impl Stream<Item = Result<Entry, Infallible>> + Send + use<> {
-    stream::iter(entries.to_vec()).map(Ok)
 }
 
 #[tokio::test]
@@ -189,11 +168,7 @@ async fn what_is_missing_is_said() {
         matches!(written, Err(WriteError::Store(StoreError::NotFound(_)))),
         "{written:?}"
     );
-    let error = missing.check().await.unwrap_err();
-    assert!(
-        matches!(&error, StoreError::NotFound(text) if text.starts_with("writing: ")),
-        "{error}"
-    );
+    assert!(!folder.folder.path().join("missing").exists());
     for location in ["", "../other", "a/../b"] {
         assert!(matches!(
             folder.store.delete(location).await,
@@ -247,43 +222,131 @@ async fn a_writer_that_is_dropped_leaves_nothing() {
     }
     assert!(!folder.path().exists());
     drop(writing);
-    assert!(folder.files().is_empty());
+    let deleted = async {
+        while !folder.files().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), deleted).await.unwrap();
+    folder.write(&entries(3, 20, 1)).await;
 }
 
 #[tokio::test]
-async fn what_killed_writers_leave_is_deleted() {
+async fn what_killed_writers_leave_is_replaced_and_deleted() {
     let folder = Folder::new();
-    let left = |number: u32| folder.path().with_file_name(format!(".91ab.{number}.part"));
-    fs::create_dir(left(0).parent().unwrap()).unwrap();
-    let other = left(0).with_file_name(".91abc.0.part");
-    for path in [left(0), left(7), other.clone()] {
-        fs::write(path, "incomplete").unwrap();
+    let left = incomplete(&folder.path());
+    let of_other = left.with_file_name(".91abc.part");
+    fs::create_dir(left.parent().unwrap()).unwrap();
+    fs::write(&of_other, "incomplete").unwrap();
+    for is_written in [true, false] {
+        fs::write(&left, "incomplete").unwrap();
+        // Who has the old file open cannot read what is written.
+        let old = fs::File::open(&left).unwrap();
+        if is_written {
+            let written = folder.write(&entries(3, 20, 1)).await;
+            folder.store.verify(LOCATION, &written).await.unwrap();
+        } else {
+            folder.store.delete(LOCATION).await.unwrap();
+        }
+        assert!(!left.exists());
+        assert_eq!(folder.path().exists(), is_written);
+        assert_eq!(io::read_to_string(old).unwrap(), "incomplete");
     }
-    let living = fs::File::create(left(1)).unwrap();
-    living.try_lock().unwrap();
-    let written = folder.write(&entries(3, 20, 1)).await;
-    folder.store.verify(LOCATION, &written).await.unwrap();
-    let mut expected = vec![left(1), other.clone(), folder.path()];
-    let mut found = folder.files();
-    expected.sort();
-    found.sort();
-    assert_eq!(found, expected);
-    drop(living);
-    folder.store.delete(LOCATION).await.unwrap();
-    assert_eq!(folder.files(), [other]);
+    assert_eq!(folder.files(), [of_other]);
 }
 
 #[tokio::test]
-async fn of_two_writers_one_remains() {
+async fn what_others_write_remains() {
     let folder = Folder::new();
-    let (one, two) = (entries(5, 900_000, 1), entries(4, 900_000, 2));
-    let (one, two) = tokio::join!(folder.write(&one), folder.write(&two));
-    let (is_one, is_two) = (
-        folder.store.verify(LOCATION, &one).await.is_ok(),
-        folder.store.verify(LOCATION, &two).await.is_ok(),
+    let before = folder.write(&entries(3, 20, 1)).await;
+    let left = incomplete(&folder.path());
+    let living = fs::File::create(&left).unwrap();
+    living.try_lock().unwrap();
+    let failed = folder.store.write(LOCATION, source(&[])).await;
+    assert!(
+        matches!(&failed, Err(WriteError::Store(StoreError::Unreachable(text))) if text.contains("another one writes")),
+        "{failed:?}"
     );
-    assert!(is_one != is_two);
+    folder.store.verify(LOCATION, &before).await.unwrap();
+    folder.store.delete(LOCATION).await.unwrap();
+    assert_eq!(folder.files(), [left]);
+    drop(living);
+    let written = folder.write(&entries(3, 20, 2)).await;
+    folder.store.verify(LOCATION, &written).await.unwrap();
     assert_eq!(folder.files(), [folder.path()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_writers_one_remains() {
+    let folder = Folder::new();
+    for seed in 0..10 {
+        let writers = (0..4).map(|writer| {
+            let entries = entries(2, 200_000, 4 * seed + writer);
+            folder.store.write(LOCATION, source(&entries))
+        });
+        let written = future::join_all(writers).await;
+        let whole = future::join_all(
+            written
+                .iter()
+                .flatten()
+                .map(|written| folder.store.verify(LOCATION, written)),
+        )
+        .await;
+        assert_eq!(
+            whole.iter().filter(|whole| whole.is_ok()).count(),
+            1,
+            "{written:?} {whole:?}"
+        );
+        assert_eq!(folder.files(), [folder.path()]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_a_file_is_not_waited_for() {
+    for name in ["91ab", ".91ab.part"] {
+        let folder = Folder::new();
+        let written = folder.write(&entries(3, 20, 1)).await;
+        let path = folder.path().with_file_name(name);
+        let _ = fs::remove_file(&path);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let failed = async {
+            if name == "91ab" {
+                folder.store.verify(LOCATION, &written).await.unwrap_err().to_string()
+            } else {
+                folder.store.write(LOCATION, source(&[])).await.unwrap_err().to_string()
+            }
+        };
+        let error = timeout(Duration::from_secs(20), failed).await.unwrap();
+        assert!(error.contains("is not a file"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn links_do_not_lead_out_of_the_directory() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    let written = other.write(&entries(3, 20, 1)).await;
+    let inside = other.path();
+    symlink(inside.parent().unwrap(), folder.path().parent().unwrap()).unwrap();
+    assert_unusable(&folder, &written).await;
+    assert_eq!(other.files(), [inside.as_path()]);
+
+    fs::remove_file(folder.path().parent().unwrap()).unwrap();
+    fs::create_dir(folder.path().parent().unwrap()).unwrap();
+    symlink(&inside, folder.path()).unwrap();
+    let read = folder.store.verify(LOCATION, &written).await;
+    assert!(matches!(read, Err(ReadError::Store(_))), "{read:?}");
+    symlink(&inside, incomplete(&folder.path())).unwrap();
+    let failed = folder.store.write(LOCATION, source(&[])).await;
+    assert!(matches!(failed, Err(WriteError::Store(_))), "{failed:?}");
+    other.store.verify(LOCATION, &written).await.unwrap();
+}
+
+async fn assert_unusable(folder: &Folder, written: &Written) {
+    let read = folder.store.verify(LOCATION, written).await;
+    assert!(matches!(read, Err(ReadError::Store(_))), "{read:?}");
+    let failed = folder.store.write(LOCATION, source(&[])).await;
+    assert!(matches!(failed, Err(WriteError::Store(_))), "{failed:?}");
+    assert!(folder.store.delete(LOCATION).await.is_err());
 }
 
 #[tokio::test]
@@ -304,121 +367,4 @@ async fn only_the_owner_can_read_files() {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
     assert_eq!(mode(folder.path().parent().unwrap()), 0o700);
-}
-
-#[tokio::test]
-async fn a_check_leaves_nothing() {
-    let folder = Folder::new();
-    let (one, two) = tokio::join!(folder.store.check(), folder.store.check());
-    assert_eq!((one, two), (Ok(()), Ok(())));
-    assert!(fs::read_dir(folder.folder.path()).unwrap().next().is_none());
-}
-
-/// A bucket at an endpoint.
-fn bucket(endpoint: &str, limits: Limits) -> Store {
-    let options = [
-        ("AWS_ENDPOINT_URL", endpoint),
-        ("AWS_ALLOW_HTTP", "true"),
-        ("AWS_ACCESS_KEY_ID", KEY_ID),
-        ("AWS_SECRET_ACCESS_KEY", SECRET),
-    ];
-    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Store::with_limits("s3://snapshots/berth", options, limits).unwrap()
-}
-
-/// A server that answers each request so, or never.
-async fn serve(answer: Option<String>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut connection, _) = listener.accept().await.unwrap();
-            let answer = answer.clone();
-            tokio::spawn(async move {
-                let mut request = vec![0; 4096];
-                if let Some(answer) = answer {
-                    let _ = connection.read(&mut request).await;
-                    let _ = connection.write_all(answer.as_bytes()).await;
-                    let _ = connection.shutdown().await;
-                }
-                // The client ends the connection, so that it can read all of the answer.
-                while connection.read(&mut request).await.is_ok_and(|read| read > 0) {}
-            });
-        }
-    });
-    endpoint
-}
-
-#[track_caller]
-fn assert_without_credentials(error: &StoreError) {
-    let text = format!("{error} {error:?}");
-    assert!(!text.contains(KEY_ID) && !text.contains(SECRET), "{text}");
-    assert!(!error.to_string().contains('\n'), "{text}");
-}
-
-#[tokio::test]
-async fn credentials_are_not_shown() {
-    let answer = format!(
-        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{DENIAL}",
-        DENIAL.len()
-    );
-    let store = bucket(&serve(Some(answer)).await, Limits::default());
-    assert_eq!(format!("{store:?}"), "Store(s3://snapshots/berth)");
-    let error = store.check().await.unwrap_err();
-    let expected = "writing: SignatureDoesNotMatch: The signature of (hidden) is wrong";
-    assert_eq!(error, StoreError::Denied(expected.to_owned()));
-    assert_without_credentials(&error);
-    let written = Written {
-        objects: 0,
-        bytes: 0,
-        stored_bytes: 0,
-        checksum: String::new(),
-    };
-    let error = store.verify(LOCATION, &written).await.unwrap_err();
-    assert!(matches!(&error, ReadError::Store(StoreError::Denied(_))), "{error}");
-    // The first part of a larger one.
-    let error = store
-        .write(LOCATION, source(&entries(10, 1_000_000, 1)))
-        .await
-        .unwrap_err();
-    let WriteError::Store(error) = error else {
-        panic!("{error}");
-    };
-    assert!(matches!(error, StoreError::Denied(_)), "{error}");
-    assert_without_credentials(&error);
-}
-
-#[tokio::test]
-async fn a_store_that_does_not_answer_is_unreachable_in_time() {
-    let soon = Duration::from_millis(200);
-    let limits = Limits {
-        connect: soon,
-        request: soon,
-        repeat: soon,
-        max_repeats: 1,
-        total: Duration::from_secs(20),
-    };
-    let silent = serve(None).await;
-    let closed = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("http://{}", listener.local_addr().unwrap())
-    };
-    let patient = Limits {
-        total: soon,
-        ..Limits::default()
-    };
-    for (endpoint, limits) in [(&silent, limits), (&closed, limits), (&silent, patient)] {
-        let store = bucket(endpoint, limits);
-        let error = timeout(Duration::from_secs(15), store.check())
-            .await
-            .unwrap()
-            .unwrap_err();
-        assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
-        assert_without_credentials(&error);
-    }
-    let error = bucket(&silent, patient).delete(LOCATION).await.unwrap_err();
-    assert!(
-        error.to_string().contains("did not answer within 0.2 seconds"),
-        "{error}"
-    );
 }

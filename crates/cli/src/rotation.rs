@@ -1,0 +1,87 @@
+//! Requests to replace the certificates or the key of a tenant: an annotation of the TenantCluster with the time of the request.
+
+use std::time::Duration;
+
+use berth_api::{TenantCluster, requests};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::error::{Error, failed};
+use crate::host::Host;
+use crate::tenant::TenantName;
+use crate::wait::{ConditionProgress, wait_for};
+
+/// Makes a request that is later than `last`, the last one that control knows. Returns its time.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(crate) async fn request(
+    host: &Host,
+    name: &TenantName,
+    annotation: &str,
+    last: Option<Timestamp>,
+) -> Result<Timestamp, Error> {
+    let requested_at = request_time(last, host.now().await);
+    let patch = Patch::Merge(patch(annotation, requested_at));
+    let tenants = name.api(&host.client);
+    let patched = tenants.patch(&name.name, &PatchParams::default(), &patch).await;
+    patched.map_err(failed("annotate the tenant"))?;
+    Ok(requested_at)
+}
+
+/// Waits until the tenant has a result, and prints its conditions as they change. `missing` says what is not done when `timeout` is over.
+///
+/// # Errors
+/// [`Error::Timeout`], or the tenant is gone.
+pub(crate) async fn wait_until<T>(
+    host: &Host,
+    name: &TenantName,
+    timeout: Duration,
+    find: impl Fn(&TenantCluster) -> Option<T>,
+    missing: &str,
+) -> Result<T, Error> {
+    let mut progress = ConditionProgress::default();
+    let check = async || {
+        let tenant = name.get(&host.client).await?;
+        let conditions = tenant.status.as_ref().map(|status| status.conditions.as_slice());
+        progress.print(conditions.unwrap_or_default());
+        Ok(find(&tenant))
+    };
+    let message = || format!("{missing}; `berth get {name}` shows what it waits for");
+    wait_for(timeout, check, message).await
+}
+
+/// The time of a request that is later than the last one, also if two are made within a second.
+fn request_time(last: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    requests::request_time(now, last)
+}
+
+/// The patch that makes the request.
+fn patch(annotation: &str, requested_at: Timestamp) -> Value {
+    json!({"metadata": {"annotations": {annotation: requested_at.to_string()}}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_request_is_later_than_the_last_one_and_in_whole_seconds() {
+        let now = at("2026-05-05T12:00:00.7Z");
+        for (last, expected) in [
+            (None, "2026-05-05T12:00:00Z"),
+            (Some("2026-05-05T11:59:59Z"), "2026-05-05T12:00:00Z"),
+            (Some("2026-05-05T12:00:00Z"), "2026-05-05T12:00:01Z"),
+        ] {
+            assert_eq!(request_time(last.map(at), now), at(expected), "{last:?}");
+        }
+        let expected = json!({"metadata": {"annotations": {"berth.dev/of-a-test": "2026-05-05T12:00:00Z"}}});
+        assert_eq!(patch("berth.dev/of-a-test", at("2026-05-05T12:00:00Z")), expected);
+    }
+}
