@@ -82,6 +82,7 @@ mod tests {
         let pair = |key: &[u8]| KeyValue {
             key: key.to_vec(),
             value: vec![b'v'; HEAD + 1],
+            ..KeyValue::default()
         };
         let answer = RangeResponse {
             kvs: vec![pair(b"/berth/a/secrets/team/\xff"), pair(b"/berth/b/secrets/team/a")],

@@ -21,10 +21,13 @@ use limits::Limits;
 use location::Location;
 use reading::{Reading, ended};
 use std::{
+    convert::Infallible,
     error::Error,
     fmt::{Debug, Formatter, Result as FormatResult},
     pin::{Pin, pin},
+    process,
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 use stored::{Stored, Upload};
 use tokio::task::spawn_blocking;
@@ -153,6 +156,24 @@ impl Store {
             Place::Bucket(bucket) => bucket.delete(&location).await,
             Place::Directory(directory) => directory.delete(&location).await,
         }
+    }
+
+    /// Writes, reads and deletes a snapshot without entries, at a location of its own.
+    ///
+    /// # Errors
+    /// What cannot be done.
+    pub async fn check(&self) -> Result<(), ReadError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let location = format!("checks/{}-{}", process::id(), now.as_nanos());
+        let written = self.write(&location, stream::empty::<Result<Entry, Infallible>>()).await;
+        let written = written.map_err(|error| match error {
+            WriteError::Store(error) => ReadError::Store(error),
+            WriteError::Damaged(reason) => ReadError::Damaged(reason),
+            WriteError::Source(never) => match never {},
+        })?;
+        let compared = self.verify(&location, &written).await;
+        self.delete(&location).await?;
+        compared
     }
 
     async fn upload(&self, location: &Location) -> Result<Upload, StoreError> {

@@ -74,6 +74,16 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
+async fn a_check_leaves_no_file_and_says_what_does_not_work() {
+    let folder = Folder::new();
+    folder.store.check().await.unwrap();
+    assert!(folder.files().is_empty(), "{:?}", folder.files());
+    fs::remove_dir_all(folder.folder.path()).unwrap();
+    let error = folder.store.check().await.unwrap_err();
+    assert!(matches!(error, ReadError::Store(StoreError::NotFound(_))), "{error}");
+}
+
+#[tokio::test]
 async fn what_is_written_is_read() {
     let folder = Folder::new();
     for entries in [vec![], entries(3, 10, 1), entries(5, 900_000, 2)] {
