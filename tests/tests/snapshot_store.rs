@@ -88,13 +88,11 @@ async fn snapshots_are_kept_in_a_bucket() {
 async fn snapshots_are_denied_or_have_no_bucket() {
     let server = Versitygw::start(BUCKET).await;
     let written = write(&store(&server, BUCKET, SECRET), &entries(1, 1)).await;
-    let is_denied = |error: &StoreError| matches!(error, StoreError::Denied(_));
-    let is_missing = |error: &StoreError| matches!(error, StoreError::NotFound(_));
-    let wrong: [(_, fn(&StoreError) -> bool); 2] = [
-        (store(&server, BUCKET, "not-the-secret"), is_denied),
-        (store(&server, "missing-bucket", SECRET), is_missing),
+    let wrong = [
+        (store(&server, BUCKET, "not-the-secret"), "the store denies access"),
+        (store(&server, "missing-bucket", SECRET), "the store does not exist"),
     ];
-    for (store, is_expected) in wrong {
+    for (store, expected) in wrong {
         let mut errors = vec![store.delete(LOCATION).await.unwrap_err()];
         match store.verify(LOCATION, &written).await {
             Err(ReadError::Store(error)) => errors.push(error),
@@ -107,7 +105,7 @@ async fn snapshots_are_denied_or_have_no_bucket() {
             }
         }
         for error in errors {
-            assert!(is_expected(&error), "{error:?}");
+            assert!(error.to_string().starts_with(expected), "{error:?}");
             assert_without_credentials(&error);
         }
     }

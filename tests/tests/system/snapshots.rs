@@ -32,13 +32,19 @@ const MAPS: usize = 150;
 /// That namespace.
 const WORK: &str = "work";
 
+/// Applies the objects. An API server that is replaced meanwhile, as after a rotation of keys, ends connections.
 async fn fill(tenant: &Tenant) {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WORK}});
-    apply(&tenant.client, "", &namespace).await.unwrap();
-    for number in 0..MAPS {
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")},
-            "data": {"number": number.to_string()}});
-        apply(&tenant.client, WORK, &map).await.unwrap();
+    let maps = (0..MAPS).map(|number| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")},
+            "data": {"number": number.to_string()}})
+    });
+    for (namespace, object) in std::iter::once(("", namespace)).chain(maps.map(|map| (WORK, map))) {
+        until("an object is applied", SOON, async || {
+            let applied = apply(&tenant.client, namespace, &object).await;
+            applied.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
     }
 }
 
@@ -56,9 +62,11 @@ async fn read_maps(tenant: &Tenant) -> Result<BTreeMap<String, String>, String> 
 
 async fn delete_work(tenant: &Tenant) {
     let namespaces: Api<Namespace> = Api::all(tenant.client.clone());
-    namespaces.delete(WORK, &DeleteParams::default()).await.unwrap();
-    until_true("the namespace is gone", SOON, async || {
-        matches!(namespaces.get_opt(WORK).await, Ok(None))
+    until("the namespace is gone", SOON, async || {
+        match namespaces.delete(WORK, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        }
     })
     .await;
 }

@@ -272,19 +272,18 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
     }
     context.runs.end(&snapshot.uid().unwrap_or_default()).await;
     let location = snapshot.location();
-    match &context.store {
-        Some(store) => delete_file(store, &location).await?,
-        None => {
-            let note = format!("Berth has no object store any more: {location} is not deleted there");
-            let event = Event {
-                type_: EventType::Warning,
-                reason: "SnapshotLeftInStore".into(),
-                note: Some(note),
-                action: "DeleteSnapshot".into(),
-                secondary: None,
-            };
-            context.recorder.publish(&event, &snapshot.object_ref(&())).await;
-        }
+    if let Some(store) = &context.store {
+        delete_file(store, &location).await?;
+    } else {
+        let note = format!("Berth has no object store any more: {location} is not deleted there");
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SnapshotLeftInStore".into(),
+            note: Some(note),
+            action: "DeleteSnapshot".into(),
+            secondary: None,
+        };
+        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
     }
     match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
         Err(error) if is_gone_or_changed(&error) => Ok(()),

@@ -255,7 +255,7 @@ struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// It had this record.
-    Ended(RestoreRecord),
+    Ended(Box<RestoreRecord>),
     /// It was given up before anything was replaced, and it is noted why.
     GivenUp,
     /// This process knows of none.
@@ -335,9 +335,9 @@ impl Restores {
                     known.finding = Some(Finding::Refused(refusal));
                     Gone::GivenUp
                 }
-                Some(Finding::UnderWay(record) | Finding::Failing(record, _)) => Gone::Ended(record),
+                Some(Finding::UnderWay(record) | Finding::Failing(record, _)) => Gone::Ended(Box::new(record)),
                 Some(Finding::Checking(_) | Finding::Stopping(_) | Finding::Done(_)) | None => {
-                    record.map_or(Gone::Unknown, Gone::Ended)
+                    record.map_or(Gone::Unknown, |record| Gone::Ended(Box::new(record)))
                 }
             }
         })

@@ -156,7 +156,10 @@ async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     restores.note_record("uid", record(RestorePhase::Replacing));
     assert_eq!(restores.under_way("uid"), Some(with(None)));
     assert!(!restores.knows_none("uid"));
-    assert_eq!(restores.note_none("uid"), Gone::Ended(record(RestorePhase::Replacing)));
+    assert_eq!(
+        restores.note_none("uid"),
+        Gone::Ended(Box::new(record(RestorePhase::Replacing)))
+    );
     assert_eq!((restores.under_way("uid"), restores.knows_none("uid")), (None, true));
     assert_eq!(restores.note_none("uid"), Gone::Unknown);
 }
