@@ -1,7 +1,9 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
 use berth_control::{
-    metrics::{ActionLabels, EncryptionLabels, Metrics, PoolLabels, ReconcileLabels, TenantLabels, UnrequestedGpuLabels},
+    metrics::{
+        ActionLabels, EncryptionLabels, Metrics, PoolLabels, ReconcileLabels, TenantLabels, UnrequestedGpuLabels,
+    },
     syncer_report::SyncerReport,
 };
 use berth_tests::helm::chart;
@@ -108,7 +110,10 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
         tenant: "vision".into(),
         reason: "Rewriting".into(),
     };
-    metrics_of_control.encryption.not_encrypted.set_all([(not_encrypted, 1)]);
+    metrics_of_control
+        .encryption
+        .not_encrypted
+        .set_all([(not_encrypted, 1)]);
     let report = SyncerReport {
         is_ready: true,
         ..SyncerReport::default()

@@ -165,7 +165,9 @@ impl Store {
     pub async fn check(&self) -> Result<(), ReadError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let location = format!("checks/{}-{}", process::id(), now.as_nanos());
-        let written = self.write(&location, stream::empty::<Result<Entry, Infallible>>()).await;
+        let written = self
+            .write(&location, stream::empty::<Result<Entry, Infallible>>())
+            .await;
         let written = written.map_err(|error| match error {
             WriteError::Store(error) => ReadError::Store(error),
             WriteError::Damaged(reason) => ReadError::Damaged(reason),
