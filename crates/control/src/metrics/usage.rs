@@ -19,7 +19,7 @@ impl UsageMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "usage_unrecorded_seconds",
-            "Age of the earliest use of a tenant that is in no UsageRecord, or seconds until the clock reaches the time up to which records say that usage is counted; 0 if all is recorded, or if usage is not recorded",
+            "Age of the earliest use of a tenant, or of nodes of a pool, that is in no UsageRecord, or seconds until the clock reaches the time up to which records say that usage is counted; 0 if all is recorded, or if usage is not recorded",
             self.unrecorded_seconds.clone(),
         );
         registry.register(
