@@ -4,6 +4,7 @@
 
 use crate::{
     control_plane::encryption::key_of,
+    controllers::tenant::IDENTITY_KEY,
     datastore::{ContentPage, DatastoreError, RestorePhase, RestoreRecord, TenantContents},
 };
 use berth_api::names::TenantId;
@@ -14,8 +15,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The key without which nothing is a tenant's database: see `apply::datastore_identity` of the tenant's controller.
-const IDENTITY: &[u8] = b"namespaces/kube-system";
 /// How often everything is read from the beginning because etcd has dropped the history meanwhile.
 const MOST_REVISIONS: u32 = 3;
 /// Bytes of a value that are looked at.
@@ -190,7 +189,7 @@ impl Reading {
     fn keep(&mut self, page: ContentPage) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in page.entries.into_iter().filter(|entry| !entry.is_transient) {
-            found.has_identity |= entry.key == IDENTITY;
+            found.has_identity |= entry.key == IDENTITY_KEY.as_bytes();
             let head = entry.value.get(..HEAD).unwrap_or(&entry.value);
             found.keys.extend(key_of(head));
             self.waiting.push_back(Entry {

@@ -56,6 +56,7 @@ mod withdrawn_kinds;
 pub use access::WithoutClass;
 pub(in crate::controllers) use access::running_class;
 pub(crate) use build::host_objects::kubeconfig_secret_name;
+pub(crate) use build::stored_namespace::PATH as IDENTITY_KEY;
 pub use connection::{NetworkRemote, ProbeAnswer, ProbeError, Remote};
 pub use context::TenantContext;
 pub use error::TenantError;

@@ -6,7 +6,7 @@
 use super::stored_object::decode;
 use prost::Message;
 
-/// Where the namespace is stored, below the prefix of the tenant's keys.
+/// Where the namespace is stored, below the prefix of the tenant's keys. Without this key nothing is a tenant's database.
 pub const PATH: &str = "namespaces/kube-system";
 
 /// `core.v1.Namespace`.
