@@ -105,7 +105,7 @@ fn invalid_owner_kinds() -> Vec<(Value, &'static str)> {
     vec![
         (
             owner_kind("batch", "Job", &json!({"path": "spec.suspend"})),
-            "of Kubernetes itself are stopped is known",
+            "Berth knows how to stop these",
         ),
         (
             owner_kind("kubeflow.org", "Notebook", &json!({})),
@@ -125,7 +125,7 @@ fn invalid_owner_kinds() -> Vec<(Value, &'static str)> {
                 "RayCluster",
                 &json!({"path": "spec.suspend", "value": "true"}),
             ),
-            "is the value of an annotation",
+            "is for annotation: with path, the field becomes true",
         ),
         (
             owner_kind("ray.io", "RayCluster", &json!({"path": "metadata.labels"})),
