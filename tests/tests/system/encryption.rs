@@ -64,11 +64,15 @@ pub(crate) async fn read_secret(tenant: &Tenant) -> Result<String, String> {
     String::from_utf8(text.0).map_err(|error| error.to_string())
 }
 
-/// Creates the Secret `kept` with a text.
+/// Creates the Secret `kept` with a text, as soon as an API server that is being replaced answers again.
 pub(crate) async fn create_secret(tenant: &Tenant, text: &str) {
     let secret =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kept"}, "stringData": {"token": text}});
-    apply(&tenant.client, "default", &secret).await.unwrap();
+    until("the Secret is applied", SOON, async || {
+        let applied = apply(&tenant.client, "default", &secret).await;
+        applied.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
 }
 
 async fn create_note(tenant: &Tenant) {
