@@ -26,6 +26,11 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Differences up to this are none: a header has whole seconds and travels.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 
+/// The time without fractions of a second, which times of the API do not have.
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 /// The time by the clock of the host. Copies share it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<Mutex<State>>);

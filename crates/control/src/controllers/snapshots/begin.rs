@@ -5,11 +5,12 @@
 
 use super::{
     context::SnapshotsContext,
-    decide::{MOST_ATTEMPTS, whole_seconds},
+    decide::MOST_ATTEMPTS,
     take::{TakeError, Taken, take},
 };
 use crate::{
     apply::{is_status, optional},
+    clock::whole_seconds,
     error::{ReconcileError, api},
     finalizers,
     key::Key,

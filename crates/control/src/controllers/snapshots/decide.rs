@@ -1,5 +1,6 @@
 //! What is to be done about the snapshots of one tenant: pure.
 
+use crate::clock::whole_seconds;
 use berth_api::{ClassSnapshots, SnapshotPhase, SnapshotTrigger, TenantSnapshot, labels};
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
@@ -384,11 +385,6 @@ fn is_deleting(snapshot: &TenantSnapshot) -> bool {
 fn created(snapshot: &TenantSnapshot) -> Timestamp {
     let created = snapshot.metadata.creation_timestamp.as_ref();
     created.map_or(Timestamp::UNIX_EPOCH, |created| created.0)
-}
-
-/// Times of the API have no fractions of a second.
-pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! What is known of the encryption of what a tenant stores, and what the status says of it: pure.
 
-use super::rotation::{Finding, whole_seconds};
-use crate::control_plane::EncryptionState;
+use super::rotation::Finding;
+use crate::{clock::whole_seconds, control_plane::EncryptionState};
 use berth_api::{
     EncryptionPhase, EncryptionStatus, RotationRequest, SleepState, TenantClusterStatus,
     conditions::{ConditionUpdate, ENCRYPTED_AT_REST},
     labels,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Reason: the tenant's API server refuses, or does not answer, the rewriting of everything that is left, or what answers does not store it.
 const REWRITE_REFUSED: &str = "RewriteRefused";
@@ -89,10 +90,10 @@ impl ObservedEncryption {
     pub(super) fn write_to(&self, status: &mut TenantClusterStatus) {
         status.encryption = self.in_effect().map(|state| EncryptionStatus {
             phase: state.phase,
-            since: whole_seconds(state.since),
+            since: Time(whole_seconds(state.since)),
             key_name: state.target.key.clone(),
             resources: state.resources.iter().cloned().collect(),
-            requested_at: state.requested_at.map(whole_seconds),
+            requested_at: state.requested_at.map(|at| Time(whole_seconds(at))),
         });
         if self.condition().is_none() {
             status.conditions.retain(|known| known.type_ != ENCRYPTED_AT_REST);

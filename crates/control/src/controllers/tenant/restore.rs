@@ -2,7 +2,10 @@
 //!
 //! That a restore is under way is recorded in etcd ([`RestoreRecord`]). This process only remembers what it does about it: losing that costs a new beginning.
 
-use crate::datastore::{RestorePhase, RestoreRecord};
+use crate::{
+    clock::whole_seconds,
+    datastore::{RestorePhase, RestoreRecord},
+};
 use berth_api::{
     RestoreStatus, TenantCluster, TenantClusterStatus,
     conditions::{ConditionUpdate, RESTORED},
@@ -182,11 +185,6 @@ pub(super) fn ended(known: Option<&RestoreRecord>, cluster: &TenantCluster, now:
         |condition: &&Condition| condition.type_ == RESTORED && UNDER_WAY.contains(&condition.reason.as_str());
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.iter().find(is_under_way).map(|_| Finding::interrupted())
-}
-
-/// Times of the API have no fractions of a second.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// A comparison of a snapshot with what was written.

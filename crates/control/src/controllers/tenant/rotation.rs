@@ -1,7 +1,7 @@
 //! What is known of the rotation of a tenant's credentials, and what the status says of it: pure.
 
 use super::argo_cd::ObservedRegistration;
-use crate::control_plane::Rotation;
+use crate::{clock::whole_seconds, control_plane::Rotation};
 use berth_api::{
     CredentialsStatus, RotationPhase, RotationRequest, SleepState, TenantClusterStatus,
     conditions::{CREDENTIALS_ROTATED, ConditionUpdate},
@@ -89,20 +89,15 @@ impl ObservedRotation {
     /// Sets what the status says of the rotation, and removes the condition if there is none.
     pub(super) fn write_to(&self, status: &mut TenantClusterStatus) {
         status.credentials = self.recorded.map(|recorded| CredentialsStatus {
-            requested_at: whole_seconds(recorded.requested_at),
+            requested_at: Time(whole_seconds(recorded.requested_at)),
             phase: recorded.phase,
-            since: whole_seconds(recorded.since),
+            since: Time(whole_seconds(recorded.since)),
         });
         if self.condition().is_none() {
             let conditions = &mut status.conditions;
             conditions.retain(|condition| condition.type_ != CREDENTIALS_ROTATED);
         }
     }
-}
-
-/// Times of the API have no fractions of a second.
-pub(super) fn whole_seconds(time: Timestamp) -> Time {
-    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
 fn describe(phase: RotationPhase, finding: &Finding) -> String {

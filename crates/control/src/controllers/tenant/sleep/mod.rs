@@ -11,7 +11,7 @@ use super::{
     apply::HostSide, context::TenantContext, enforcement, error::TenantError, schedule::ObservedSchedule,
     settings::Settings, status, target::Tenant,
 };
-use crate::metrics::WakeLabels;
+use crate::{clock::whole_seconds, metrics::WakeLabels};
 use berth_api::{
     Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantCluster, TenantClusterStatus,
     conditions::{self, AWAKE, CONTROL_PLANE_READY, ConditionUpdate, READY, SERVING, SYNCER_READY},
@@ -431,9 +431,4 @@ impl crate::metrics::SleepMetrics {
         let labels = WakeLabels { cause: cause.name() };
         self.wakes.get_or_create(&labels).inc();
     }
-}
-
-/// Times of the API have no fractions of a second.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
