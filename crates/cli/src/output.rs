@@ -39,6 +39,13 @@ pub(crate) enum ObjectFormat {
     Name,
 }
 
+/// The one form besides text in which a command prints what it has done to an object, as in kubectl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NameOnly {
+    /// Only resource and name.
+    Name,
+}
+
 /// Prints a line to stdout, [without control characters](printable): tenants write parts of what is shown. A reader that has closed the pipe
 /// (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
@@ -50,7 +57,17 @@ pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
 
 /// Prints a line about the progress of a command to stderr, whatever [the texts of others](one_line) in it say.
 pub(crate) fn print_note(note: fmt::Arguments<'_>) {
-    eprintln!("· {}", one_line(&note.to_string()));
+    print_text(format_args!("· {}", one_line(&note.to_string())));
+}
+
+/// Prints lines to stderr, [without control characters](printable). That nobody reads them (`2>&1 | head`) ends no command: what it does goes on.
+pub(crate) fn print_text(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{}", printable(&text.to_string()));
+}
+
+/// Prints a question to stderr, behind which the answer is written.
+pub(crate) fn print_question(question: fmt::Arguments<'_>) {
+    let _ = write!(io::stderr().lock(), "{}", printable(&question.to_string()));
 }
 
 /// The lines of a text. None becomes several, or hides others: [parts of them are texts of others](one_line).

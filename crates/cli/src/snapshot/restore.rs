@@ -19,7 +19,7 @@ use super::snapshots_of;
 use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::Host;
-use crate::output::print_line;
+use crate::output::{print_line, print_question};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -183,14 +183,14 @@ fn confirm(
     } else {
         "What the tenant stores now is saved as another snapshot first."
     };
-    eprint!(
+    print_question(format_args!(
         "You are about to set TenantCluster {name} back to the snapshot {}.\n\
          - Everything that the tenant stores is replaced. Its API server stops meanwhile.\n\
          - Pods, claims and other objects on the host that the snapshot does not have are deleted, with the volumes whose reclaim policy is Delete.\n\
          - Rights, tokens and ServiceAccounts that were removed after the snapshot are there again, but for the roles of spec.access.\n\
          - {saved}\nDo you want to continue? (y/N): ",
         snapshot.name_any()
-    );
+    ));
     let mut answer = String::new();
     let read = answers.read_line(&mut answer);
     let read = read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;
