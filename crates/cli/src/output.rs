@@ -49,9 +49,28 @@ pub(crate) enum NameOnly {
 /// Prints a line to stdout, [without control characters](printable): tenants write parts of what is shown. A reader that has closed the pipe
 /// (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
-    match writeln!(io::stdout().lock(), "{}", printable(&line.to_string())) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
-        _ => Ok(()),
+    print_next_line(line).map(drop)
+}
+
+/// Prints a line as [`print_line`] does. Returns whether it may be read: what goes on without end ends with its reader.
+pub(crate) fn print_next_line(line: fmt::Arguments<'_>) -> Result<bool, Error> {
+    write_all(
+        &mut io::stdout().lock(),
+        (printable(&line.to_string()) + "\n").as_bytes(),
+    )
+}
+
+/// Writes bytes to stdout as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
+    write_all(&mut io::stdout().lock(), bytes).map(drop)
+}
+
+/// Writes all, and returns whether the reader is still there.
+fn write_all(writer: &mut impl io::Write, bytes: &[u8]) -> Result<bool, Error> {
+    match writer.write_all(bytes).and_then(|()| writer.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::Output(error.to_string())),
     }
 }
 
@@ -276,6 +295,28 @@ pub(crate) fn format_rows<T, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Failing(io::ErrorKind);
+
+    impl io::Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_error_and_noticed() {
+        assert!(!write_all(&mut Failing(io::ErrorKind::BrokenPipe), b"a").unwrap());
+        let error = write_all(&mut Failing(io::ErrorKind::StorageFull), b"a").unwrap_err();
+        assert!(matches!(error, Error::Output(_)), "{error}");
+        let mut written = Vec::new();
+        assert!(write_all(&mut written, b"a").unwrap());
+        assert_eq!(written, b"a");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
