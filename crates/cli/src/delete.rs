@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, Preconditions};
 
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::HostArguments;
+use crate::host::{HostArguments, find_object};
 use crate::output::{NameOnly, print_line, print_question};
 use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
@@ -42,7 +42,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
     let host = host.connect().await?;
     let name = TenantName::parse(&arguments.name, &host.namespace)?;
     let tenants = name.api(&host.client);
-    let tenant = tenants.get_opt(&name.name).await.map_err(failed("get the tenant"))?;
+    let tenant = find_object(&tenants, &name.name).await;
+    let tenant = tenant.map_err(failed("get the tenant"))?;
     let Some(tenant) = tenant else {
         if arguments.ignore_not_found {
             return Ok(ExitCode::SUCCESS);

@@ -12,7 +12,7 @@ use super::text::resource_name;
 use super::{parse_name, snapshots_of};
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::Host;
+use crate::host::{Host, find_object};
 use crate::output::{NameOnly, print_line};
 use crate::tenant::TenantName;
 use crate::wait::{parse_timeout, wait_for};
@@ -71,8 +71,7 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
 /// Deletes the snapshot that has this name now. Returns its UID; none if there is no such snapshot.
 async fn delete(host: &Host, name: &TenantName) -> Result<Option<String>, Error> {
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots
-        .get_opt(&name.name)
+    let found = find_object(&snapshots, &name.name)
         .await
         .map_err(failed("get the snapshot"))?;
     let Some(uid) = found.and_then(|snapshot| snapshot.metadata.uid) else {

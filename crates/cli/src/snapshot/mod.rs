@@ -21,7 +21,7 @@ use kube::api::PostParams;
 use crate::completion;
 use crate::create::parse_lifetime;
 use crate::error::{Error, failed};
-use crate::host::{Host, HostArguments};
+use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, ObjectFormat, print_line, print_objects};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
@@ -198,8 +198,7 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
 async fn get(host: &Host, name: &str, output: ObjectFormat) -> Result<ExitCode, Error> {
     let name = parse_name(name, &host.namespace)?;
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots
-        .get_opt(&name.name)
+    let found = find_object(&snapshots, &name.name)
         .await
         .map_err(failed("get the snapshot"))?;
     let snapshot = found.ok_or_else(|| {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::snapshots_of;
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::Host;
+use crate::host::{Host, find_object};
 use crate::output::{print_line, print_question};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
@@ -57,8 +57,7 @@ pub(crate) struct RestoreArguments {
 pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<ExitCode, Error> {
     let (name, tenant) = tenant::find(host, &arguments.tenant).await?;
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots
-        .get_opt(&arguments.snapshot)
+    let found = find_object(&snapshots, &arguments.snapshot)
         .await
         .map_err(failed("get the snapshot"))?;
     let snapshot = found.ok_or_else(|| {
