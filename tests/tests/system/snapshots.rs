@@ -250,7 +250,10 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         "{out}"
     );
     let (out, _) = user.run(&["snapshot", "list", "-A"], 0).await;
-    assert!(out.starts_with("NAMESPACE") && out.contains("\nsnapshots-undo "), "{out}");
+    assert!(
+        out.starts_with("NAMESPACE") && out.contains("\nsnapshots-undo "),
+        "{out}"
+    );
     let (out, _) = user.run(&["snapshot", "get", "snapshots-undo/kept"], 0).await;
     assert!(out.contains("Phase:      Completed"), "{out}");
     let delete_kept = ["snapshot", "delete", "snapshots-undo/kept"];
