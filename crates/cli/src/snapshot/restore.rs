@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::snapshots_of;
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::Host;
-use crate::output::print_line;
+use crate::host::{Host, find_object};
+use crate::output::{print_line, print_question};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -57,8 +57,7 @@ pub(crate) struct RestoreArguments {
 pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<ExitCode, Error> {
     let (name, tenant) = tenant::find(host, &arguments.tenant).await?;
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots
-        .get_opt(&arguments.snapshot)
+    let found = find_object(&snapshots, &arguments.snapshot)
         .await
         .map_err(failed("get the snapshot"))?;
     let snapshot = found.ok_or_else(|| {
@@ -183,14 +182,14 @@ fn confirm(
     } else {
         "What the tenant stores now is saved as another snapshot first."
     };
-    eprint!(
+    print_question(format_args!(
         "You are about to set TenantCluster {name} back to the snapshot {}.\n\
          - Everything that the tenant stores is replaced. Its API server stops meanwhile.\n\
          - Pods, claims and other objects on the host that the snapshot does not have are deleted, with the volumes whose reclaim policy is Delete.\n\
          - Rights, tokens and ServiceAccounts that were removed after the snapshot are there again, but for the roles of spec.access.\n\
          - {saved}\nDo you want to continue? (y/N): ",
         snapshot.name_any()
-    );
+    ));
     let mut answer = String::new();
     let read = answers.read_line(&mut answer);
     let read = read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;

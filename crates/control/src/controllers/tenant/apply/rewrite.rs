@@ -41,6 +41,8 @@ const MAX_ANSWER: usize = 64 << 10;
 const NOT_ANSWERED: &str = "no answer in time";
 /// The same of one whose definition is gone.
 const NOT_SERVED: &str = "no CustomResourceDefinition of the tenant serves it";
+/// The same of one for which nothing answers, although the definition is there.
+const NOT_FOUND: &str = "the API server does not serve it: its CustomResourceDefinition may have names that another one has, or another scope than when it was stored";
 /// Where the tenant's CustomResourceDefinitions are.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -201,7 +203,8 @@ async fn rewrite_objects(
     Ok(())
 }
 
-/// Lets the API server store an object again. That it is gone is no error. What it says of the object is not looked at.
+/// Lets the API server store an object again. That it is gone is no error, but that there is no such resource or namespace is: the object is still
+/// stored then. What it says of the object is not looked at.
 async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube::Result<()> {
     let (objects, name): (Api<DynamicObject>, &str) = match key.rsplit_once('/') {
         Some((namespace, name)) => (Api::namespaced_with(client.clone(), namespace, kind), name),
@@ -214,14 +217,21 @@ async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube:
     let code = answer.status();
     // Also if nobody looks at it: the connection serves the next request then.
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    if code.is_success() || code == StatusCode::NOT_FOUND {
+    if code.is_success() {
         return Ok(());
     }
     let body = body.map(Collected::to_bytes).unwrap_or_default();
-    let status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
+    let mut status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(&body);
         Status::failure(text.trim(), "Unknown").with_code(code.as_u16())
     });
+    if code == StatusCode::NOT_FOUND {
+        let details = status.details.as_ref();
+        if details.is_some_and(|details| details.name == name && details.kind == kind.plural) {
+            return Ok(());
+        }
+        status.message = format!("{NOT_FOUND} ({})", status.message);
+    }
     Err(kube::Error::Api(status.boxed()))
 }
 
@@ -329,11 +339,30 @@ mod tests {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": 403});
         for (code, body, expected) in [
             (200, b"no object".to_vec(), Ok(())),
-            (404, status.to_string().into_bytes(), Ok(())),
             (403, status.to_string().into_bytes(), Err((403, "no".to_owned()))),
             (503, b" later\n".to_vec(), Err((503, "later".to_owned()))),
         ] {
             assert_eq!(rewritten(code, body).await, expected, "{code}");
+        }
+    }
+
+    /// The next round does not find an object that is gone, and it would find all others again.
+    #[tokio::test]
+    async fn only_an_object_that_is_gone_itself_need_not_be_rewritten() {
+        let missing = |kind: &str, name: &str| {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                "message": format!("{kind} {name:?} not found"), "details": {"kind": kind, "name": name}});
+            status.to_string().into_bytes()
+        };
+        assert_eq!(rewritten(404, missing("secrets", "a")).await, Ok(()));
+        for body in [
+            b"404 page not found\n".to_vec(),
+            missing("namespaces", "team"),
+            missing("namespaces", "a"),
+            Vec::new(),
+        ] {
+            let (code, message) = rewritten(404, body).await.unwrap_err();
+            assert!(code == 404 && message.starts_with(NOT_FOUND), "{message}");
         }
     }
 

@@ -290,6 +290,26 @@ async fn a_server_of_the_tenants_own_that_stores_nothing_is_noticed() {
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
 
+/// Its definition is there, and was created again with another scope.
+#[tokio::test]
+async fn a_resource_for_which_nothing_answers_is_refused_and_not_said_to_be_answered() {
+    let mut fixture = ready().await;
+    let metadata = json!({"name": "w", "namespace": "team"});
+    add_custom_resource(&fixture, "widgets", "team/w", &metadata);
+    let refusal = ("/widgets/", 404, "404 page not found");
+    fixture.tenant.refuse_writes(Some(refusal));
+    set_rules(&fixture, &json!({"resources": ["secrets", "widgets.example.com"]}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(values(&fixture), vec![head(&fixture); 2]);
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(
+        message.contains("refused 1, the first is widgets.example.com team/w: the API server does not serve it")
+            && !message.contains("APIServices"),
+        "{message}"
+    );
+}
+
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_keeps_no_other_resource_from_being_rewritten() {
     let mut fixture = ready().await;
