@@ -267,7 +267,7 @@ pub struct TenantClusterStatus {
     /// and `value`, in the form of Cluster API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretReference>,
-    /// What `berth kubeconfig` makes a kubeconfig of that holds no secret: people sign in with it. Absent if `spec.authentication.kubeconfig`
+    /// From this, `berth kubeconfig` makes a kubeconfig that holds no secret: people sign in with it. Absent if `spec.authentication.kubeconfig`
     /// names no issuer, nor does that of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<KubeconfigStatus>,
