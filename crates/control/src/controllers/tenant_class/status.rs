@@ -71,7 +71,7 @@ pub(super) async fn usability(
             READY,
             "CapabilitiesNotGiven",
             "spec.sync.pods.capabilities: Berth's admission policies are not installed, which would enforce the rest of the Pod Security \
-             level baseline; tenants run without the capabilities",
+             level baseline; tenants run without the capabilities. Set admissionPolicies.enabled=true in the values of the chart, or remove the field",
         ));
     }
     for kind in &spec.sync.kinds {
