@@ -14,7 +14,7 @@ use crate::{
     report::{Report, percentile},
     shares::Shares,
 };
-use berth_api::{TenantClass, TenantClassSpec, TenantCluster};
+use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits};
 use berth_runtime::thread::Thread;
 use berth_tests::{
     tenant::{Tenant, cluster},
@@ -53,8 +53,14 @@ fn number(variable: &str, default: usize) -> usize {
 async fn greedy_tenant(host: &TestCluster) -> TenantCluster {
     let mut greedy = cluster("greedy", &[]);
     if let Ok(rate) = std::env::var("BENCH_WRITE_BYTES_PER_SECOND") {
-        let mut spec = TenantClassSpec::default();
-        spec.limits.datastore_write_bytes_per_second = rate;
+        let limits = TenantLimits {
+            datastore_write_bytes_per_second: rate,
+            ..TenantLimits::default()
+        };
+        let spec = TenantClassSpec {
+            limits,
+            ..TenantClassSpec::default()
+        };
         let classes: Api<TenantClass> = Api::all(host.client.clone());
         let class = TenantClass::new(CLASS, spec);
         classes.create(&PostParams::default(), &class).await.unwrap();
