@@ -11,7 +11,7 @@ mod timeline;
 mod toll;
 
 use crate::{
-    report::{Report, percentile},
+    report::{Report, milliseconds, percentile},
     shares::Shares,
 };
 use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits};
@@ -40,6 +40,8 @@ const ALONE: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(20);
 /// The host has done all it does for a tenant once it has counted no further object of it for this long.
 const QUIET: Duration = Duration::from_secs(20);
+/// After this time the greedy tenant has written what it may write at once, and large writes have their pace.
+const AT_ONCE: Duration = Duration::from_secs(15);
 /// Concurrent requests of the greedy tenant.
 const WRITERS: usize = 8;
 /// Name of the greedy tenant's class, if it has one.
@@ -266,6 +268,19 @@ impl Scene {
 /// When the neighbour's writes were slow, and whether that was while the servers worked on a write of the greedy tenant.
 fn add_times(report: &mut Report, tally: &Tally, beside: &Written) {
     let answers = tally.answers();
+    let later: Vec<f64> = beside
+        .accepted
+        .iter()
+        .filter(|write| write.at >= tally.begun() + AT_ONCE)
+        .map(|write| milliseconds(write.took))
+        .collect();
+    for percent in [50.0, 99.0] {
+        let what = format!(
+            "neighbour's writes beside, without the first {} s, p{percent}",
+            AT_ONCE.as_secs()
+        );
+        report.add(what, percentile(&later, percent), "ms");
+    }
     let (during, others) = timeline::split(&beside.accepted, &answers);
     for (when, delays) in [("during", during), ("not during", others)] {
         let what = format!("neighbour's writes {when} an accepted one of the greedy tenant");

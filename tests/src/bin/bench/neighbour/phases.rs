@@ -102,7 +102,7 @@ const OF_API_SERVER: [Asked; 8] = [
 /// How long goroutines that could run waited in their process. Only API servers export it.
 const GOROUTINES: Asked = ("goroutine waited", "go_sched_latencies_seconds", &[]);
 
-/// Counters of a program of Go: words for it, its name, and the unit by which it is divided, with the name of that unit.
+/// A counter: words for it, its name, and what it is divided by, and the unit that it then has.
 type Counter = (&'static str, &'static str, f64, &'static str);
 
 /// Of the tenants' etcd, besides those of every program.
@@ -123,8 +123,25 @@ const COUNTERS_OF_ETCD: [Counter; 4] = [
     ("slow applications", "etcd_server_slow_apply_total", 1.0, ""),
 ];
 
+/// Of an API server, besides those of every program. Go counts them when a collection ends.
+const COUNTERS_OF_API_SERVER: [Counter; 2] = [
+    (
+        "processor time of garbage collection",
+        "go_cpu_classes_gc_total_cpu_seconds_total",
+        1.0,
+        "s",
+    ),
+    (
+        "of that while the processors were idle for it",
+        "go_cpu_classes_gc_mark_idle_cpu_seconds_total",
+        1.0,
+        "s",
+    ),
+];
+
 /// Of every program.
-const COUNTERS: [Counter; 2] = [
+const COUNTERS: [Counter; 3] = [
+    ("allocated", "go_memstats_alloc_bytes_total", MEBIBYTE, "MiB"),
     ("garbage collections", "go_gc_duration_seconds_count", 1.0, ""),
     ("stopped for these", "go_gc_duration_seconds_sum", 0.001, "ms"),
 ];
@@ -226,7 +243,7 @@ impl Moment {
             let who = format!("{when}: {who}");
             add_histograms(report, &who, &OF_API_SERVER, metrics);
             add_histograms(report, &who, &[GOROUTINES], metrics);
-            add_counters(report, &who, COUNTERS.iter(), metrics);
+            add_counters(report, &who, COUNTERS_OF_API_SERVER.iter().chain(&COUNTERS), metrics);
         }
         self.add_processors(before, when, processors, report);
     }
