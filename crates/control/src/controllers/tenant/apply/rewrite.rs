@@ -13,6 +13,7 @@ use crate::{
     error::{ReconcileError, api},
     tenant_errors::message,
 };
+use berth_runtime::locks::lock;
 use futures::future::join_all;
 use http::StatusCode;
 use http_body_util::{BodyExt, Collected, Limited};
@@ -24,7 +25,7 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 /// Objects that are rewritten in a pass: with the pause after it some dozens in a second, so that others are served meanwhile.
@@ -65,14 +66,13 @@ pub(super) async fn rewrite(
     encryption: &Encryption,
     client: &Client,
 ) -> Result<Rewritten, ReconcileError> {
-    let lock = || tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut progress = lock().clone();
+    let mut progress = lock(&tenant.memory.rewriting).clone();
     let time = tenant.slot.shorten(LIMIT);
     let until = Instant::now() + time.saturating_sub(MARGIN);
     let pass = run_pass(context, tenant, encryption, client, until, &mut progress);
     let ended = tenant.slot.lend(time, Box::pin(pass)).await;
     let message = progress.describe();
-    *lock() = progress;
+    *lock(&tenant.memory.rewriting) = progress;
     match ended {
         None => Ok(Rewritten::Part(format!(
             "{message}; etcd or the tenant's API server is slow"
@@ -85,20 +85,17 @@ pub(super) async fn rewrite(
 
 /// Whether the last round has come no further, because the tenant's API server does not store again what is left.
 pub(super) fn is_refused(tenant: &Tenant) -> bool {
-    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.is_refused()
+    lock(&tenant.memory.rewriting).is_refused()
 }
 
 /// Whether the next pass waits for longer than others, because it would come no further.
 pub(super) fn is_in_vain(tenant: &Tenant) -> bool {
-    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.is_in_vain()
+    lock(&tenant.memory.rewriting).is_in_vain()
 }
 
 /// Notes that an API server may run that writes otherwise: what the round that is under way has seen may be stored otherwise by now.
 pub(super) fn note_other_api_server(tenant: &Tenant) {
-    let mut progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.interrupt();
+    lock(&tenant.memory.rewriting).interrupt();
 }
 
 /// Whether the last round has ended in this pass. Objects that are not answered are given up at `until`.
