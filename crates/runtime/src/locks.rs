@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks `mutex`, also if a thread panicked while it held the lock. Use it for values that are complete after each statement: what the thread has changed before
-/// it panicked stays.
+/// Locks `mutex`, also if a thread panicked while it held the lock. Use it for values that are complete after each statement: what the thread has
+/// changed before it panicked stays.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

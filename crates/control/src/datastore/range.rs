@@ -47,7 +47,8 @@ impl PageRequest {
         }
     }
 
-    /// The request for the keys of a folder, which ends with a slash, that come after the key `after`, or for the first ones. `after` is what follows the folder.
+    /// The request for the keys of a folder, which ends with a slash, that come after the key `after`, or for the first ones. `after` is what follows
+    /// the folder.
     pub(super) fn of_folder(folder: &str, after: Option<&[u8]>) -> Self {
         let mut start = folder.as_bytes().to_vec();
         if let Some(after) = after {
