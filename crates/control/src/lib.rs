@@ -14,7 +14,7 @@
 //! | [`network`] | policies on the host that isolate tenants |
 //! | [`authentication`] | which issuers of tokens a tenant may trust |
 //! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
-//! | [`apply`], `status_write`, [`finalizers`], [`events`] | writes to API servers |
+//! | [`apply`], `status_write`, [`finalizers`], [`events`], `host_pods` | writes to API servers |
 //! | [`install`] | installation on a host, and uninstallation |
 //! | [`clock`], [`metrics`], [`gauges`], `secret_texts`, [`mod@error`] | what all of these use |
 
@@ -30,6 +30,7 @@ pub mod events;
 pub mod finalizers;
 pub mod gauges;
 pub mod gpu_pods;
+mod host_pods;
 pub mod install;
 pub mod key;
 pub mod metered_use;

@@ -1,8 +1,9 @@
 //! Which snapshots this process takes now, and which it does not begin again yet.
 
+use berth_runtime::locks::lock;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -18,10 +19,6 @@ pub struct Runs(Mutex<BTreeMap<String, AbortOnDropHandle<()>>>);
 /// Until when snapshots are not begun again of which a try has failed, by their UIDs.
 #[derive(Debug, Default)]
 pub struct Pauses(Mutex<BTreeMap<String, Instant>>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Runs {
     /// UIDs of the snapshots that are being taken.

@@ -10,12 +10,13 @@ use berth_api::{
     RestoreStatus, TenantCluster, TenantClusterStatus,
     conditions::{ConditionUpdate, RESTORED},
 };
+use berth_runtime::locks::lock;
 use berth_snapshots::Written;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{sync::Semaphore, time::Instant};
@@ -288,10 +289,6 @@ pub struct RestoreUnderWay {
     pub snapshot_uid: String,
     /// The TenantSnapshot that it waits for.
     pub saved_as: Option<String>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Restores {

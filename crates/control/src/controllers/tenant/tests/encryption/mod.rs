@@ -244,6 +244,42 @@ async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
 
+/// A page may have thousands of objects.
+#[tokio::test]
+async fn of_a_page_few_objects_are_rewritten_at_a_time_and_all_of_them_in_the_end() {
+    const OBJECTS: usize = 150;
+    let mut fixture = ready().await;
+    fixture.stored.heads_at_once.store(OBJECTS, Ordering::SeqCst);
+    let path = |number: usize| format!("secrets/team/n{number:03}");
+    for number in 0..OBJECTS {
+        set_value(&fixture, &path(number), "k8s\0");
+    }
+    set_rules(&fixture, &json!({}));
+    let mut most = 0;
+    for _ in 0..MAX_RECONCILES {
+        let since = fixture.count_calls();
+        drop(Box::pin(fixture.reconcile()).await);
+        store_patched(&fixture, since);
+        let calls = fixture.script.calls().split_off(since);
+        let patched = |number: &usize| {
+            let patch = format!(
+                "tenant PATCH /api/v1/namespaces/team/{}",
+                path(*number).replace("/team", "")
+            );
+            calls.iter().any(|call| call.text == patch)
+        };
+        let patched: Vec<usize> = (0..OBJECTS).filter(patched).collect();
+        most = most.max(patched.len());
+        for number in patched {
+            set_value(&fixture, &path(number), &head(&fixture));
+        }
+    }
+    assert!((8..=64 + 8).contains(&most), "{most}");
+    let values = fixture.stored.values.lock().unwrap();
+    let is_encrypted = |number: usize| values[&path(number)].starts_with(b"k8s:enc:");
+    assert!((0..OBJECTS).all(is_encrypted));
+}
+
 /// Gives the tenant a custom resource with an object that is not encrypted. A definition may have any schema: of it nothing is read.
 fn add_custom_resource(fixture: &Fixture, plural: &str, object: &str, metadata: &Value) {
     let definition = format!("{plural}.example.com");
