@@ -5,12 +5,15 @@ use super::{
     own_endpoints::{MACHINE, POD, insert, names, offer_machines},
     restore::{Case, LOCATION, old_objects},
 };
-use crate::datastore::{RestorePhase, RestoreRecord};
+use crate::{
+    datastore::{RestorePhase, RestoreRecord},
+    testing::ScriptedRuntime,
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
 use berth_sync_rules::kinds::endpoint_slice::SYNCER;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 /// The record of the restore.
 fn record(case: &Case) -> RestoreRecord {
@@ -121,10 +124,21 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     case.insert_snapshot("lost", "team/vision/00dd", old_objects()).await;
     std::fs::remove_file(case.folder.path().join("team/vision/00dd")).unwrap();
     case.request_of("lost", true);
-    for _ in 0..10 {
-        case.reconcile().await;
-    }
+    reconcile_until_refused(&mut case).await;
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(
+        message.contains("lost cannot be used instead (SnapshotDamaged)"),
+        "{message}"
+    );
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
+    // It is still said when the restore was tried again.
+    let attempts = record(&case).attempts;
+    for _ in 0..30 {
+        case.reconcile().await;
+        assert_ne!(case.fixture.reason("Restored").1, "RestoreFailing");
+    }
+    assert!(record(&case).attempts > attempts);
+    reconcile_until_refused(&mut case).await;
     assert_eq!(record(&case).snapshot_name, "nightly");
     assert_eq!(case.memory.objects(), before);
     case.request_of("weekly", true);
@@ -132,6 +146,43 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     assert_eq!(case.memory.objects(), objects);
     assert_eq!(case.fixture.status()["restore"]["snapshotName"], "weekly");
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
+}
+
+/// Reconciles until the condition says that another snapshot cannot be used.
+async fn reconcile_until_refused(case: &mut Case) {
+    for _ in 0..30 {
+        case.reconcile().await;
+        if case.fixture.reason("Restored").1 == "OtherSnapshotRefused" {
+            return;
+        }
+    }
+    panic!("{:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_waits_for_components_that_do_not_end() {
+    let mut case = Case::new().await;
+    let runtime = ScriptedRuntime::new(&case.fixture.script);
+    let is_stuck = Arc::clone(&runtime.is_stuck);
+    case.fixture.context.runtime = Arc::new(runtime);
+    is_stuck.store(true, Ordering::SeqCst);
+    let before = case.memory.objects();
+    case.request_of("nightly", false);
+    for _ in 0..5 {
+        case.reconcile().await;
+    }
+    let restoring = (json!("False"), json!("Restoring"));
+    assert_eq!(case.fixture.reason("DatastoreReady"), restoring);
+    let restored = case.fixture.condition("Restored").unwrap();
+    assert_eq!(restored["reason"], "Stopping");
+    assert!(
+        restored["message"].to_string().contains("kube-apiserver-1"),
+        "{restored}"
+    );
+    assert_eq!(case.memory.objects(), before);
+    is_stuck.store(false, Ordering::SeqCst);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
 }
 
 #[tokio::test(start_paused = true)]
