@@ -29,6 +29,7 @@ use berth_api::{
 };
 use berth_snapshots::Store;
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
+use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
@@ -271,10 +272,10 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
         return Ok(());
     }
     context.runs.end(&snapshot.uid().unwrap_or_default()).await;
-    let location = snapshot.location();
     if let Some(store) = &context.store {
-        delete_file(store, &location).await?;
+        delete_files(store, snapshot).await?;
     } else {
+        let location = snapshot.location();
         let note = format!("Berth has no object store any more: {location} is not deleted there");
         let event = Event {
             type_: EventType::Warning,
@@ -291,14 +292,16 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
     }
 }
 
-/// Deletes what is at a location of the store. One that does not answer soon is asked again in another pass.
-async fn delete_file(store: &Store, location: &str) -> Result<(), ReconcileError> {
+/// Deletes what all attempts have written into the store. One that does not answer soon is asked again in another pass.
+async fn delete_files(store: &Store, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
     let failed = |why: String| ReconcileError::Blocked {
         reason: "StoreError",
-        message: format!("cannot delete {location} in the object store: {why}"),
+        message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
     };
-    match tokio::time::timeout(DELETED_WITHIN, store.delete(location)).await {
-        Ok(deleted) => deleted.map_err(|error| failed(error.to_string())),
+    let files = snapshot.all_locations();
+    let deleting = try_join_all(files.map(|location| async move { store.delete(&location).await }));
+    match tokio::time::timeout(DELETED_WITHIN, deleting).await {
+        Ok(deleted) => deleted.map(drop).map_err(|error| failed(error.to_string())),
         Err(_) => Err(failed(format!("it took longer than {} s", DELETED_WITHIN.as_secs()))),
     }
 }

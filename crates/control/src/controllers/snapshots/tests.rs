@@ -102,8 +102,28 @@ impl Case {
         panic!("not {phase}: {:#}", self.get(name).unwrap());
     }
 
+    /// Where the first attempt writes a snapshot.
     fn file(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(format!("team/vision/uid-{name}"))
+        self.folder.path().join(format!("team/vision/uid-{name}-1"))
+    }
+
+    /// Everything in the store that is a file.
+    fn files(&self) -> Vec<String> {
+        let folder = self.folder.path().join("team/vision");
+        let Ok(files) = std::fs::read_dir(folder) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn delete(&self, name: &str) {
+        let mut deleted = self.get(name).unwrap();
+        deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+        self.host.insert(&format!("{SNAPSHOTS}/{name}"), deleted);
     }
 }
 
@@ -116,7 +136,7 @@ async fn a_snapshot_is_taken_and_deleted_with_its_file() {
     assert_eq!(snapshot["status"]["objects"], 2);
     assert_eq!(snapshot["status"]["tenantUID"], UID);
     assert_eq!(snapshot["status"]["version"], "v1.37.1");
-    assert_eq!(snapshot["status"]["location"], "team/vision/uid-a");
+    assert_eq!(snapshot["status"]["location"], "team/vision/uid-a-1");
     assert_eq!(snapshot["metadata"]["finalizers"], json!([labels::SNAPSHOT_FINALIZER]));
     assert!(case.file("a").exists());
     let mut deleted = snapshot;
@@ -156,6 +176,44 @@ async fn a_control_that_is_killed_leaves_no_completed_snapshot_and_the_next_one_
     case.memory.end_before_call(None);
     case.pass_until("a", "Completed").await;
     assert_eq!(case.get("a").unwrap()["status"]["attempts"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_control_has_sent_changes_no_snapshot_that_another_one_has_completed() {
+    let mut case = Case::new();
+    case.create("a");
+    case.memory.end_before_call(Some(1));
+    for _ in 0..5 {
+        case.pass().await;
+    }
+    let begun: TenantSnapshot = serde_json::from_value(case.get("a").unwrap()).unwrap();
+    case.context.runs = Arc::default();
+    case.memory.end_before_call(None);
+    case.pass_until("a", "Completed").await;
+    // The store carries out only now what the first one has sent.
+    let store = case.context.store.clone().unwrap();
+    let late = berth_snapshots::Entry {
+        key: b"namespaces/kube-system".to_vec(),
+        value: b"late".to_vec(),
+    };
+    let entries = futures::stream::iter([Ok::<_, std::convert::Infallible>(late)]);
+    store.write(&begun.location(), entries).await.unwrap();
+    let completed: TenantSnapshot = serde_json::from_value(case.get("a").unwrap()).unwrap();
+    let status = completed.status.clone().unwrap();
+    assert_eq!(status.location, Some(completed.location()));
+    let written = berth_snapshots::Written {
+        objects: status.objects.unwrap(),
+        bytes: status.bytes.unwrap(),
+        stored_bytes: status.stored_bytes.unwrap(),
+        checksum: status.checksum.unwrap(),
+    };
+    store.verify(&completed.location(), &written).await.unwrap();
+    // Both go with the object.
+    assert_eq!(case.files(), ["uid-a-1", "uid-a-2"]);
+    case.delete("a");
+    case.pass().await;
+    assert_eq!(case.files(), [""; 0]);
+    assert_eq!(case.get("a"), None);
 }
 
 #[tokio::test]
@@ -243,7 +301,7 @@ async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     case.create("a");
     case.pass_until("a", "Completed").await;
     let record = json!({
-        "snapshotName": "a", "snapshotUID": "uid-a", "location": "team/vision/uid-a", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "snapshotName": "a", "snapshotUID": "uid-a", "location": "team/vision/uid-a-1", "objects": 2, "bytes": 1, "storedBytes": 1,
         "checksum": "", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
     });
     let id = TenantId::new("vision", UID);
@@ -266,7 +324,7 @@ async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
     case.create("saved");
     case.pass_until("saved", "Completed").await;
     let record = json!({
-        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other-1", "objects": 2, "bytes": 1, "storedBytes": 1,
         "checksum": "", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
     });
     let id = TenantId::new("vision", UID);

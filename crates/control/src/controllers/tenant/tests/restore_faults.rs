@@ -111,7 +111,7 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     let mut case = Case::new().await;
     let mut objects = old_objects();
     objects.insert("configmaps/team/settings".into(), "older".into());
-    case.insert_snapshot("weekly", "team/vision/99cc", objects.clone())
+    case.insert_snapshot("weekly", "team/vision/99cc-1", objects.clone())
         .await;
     std::fs::remove_file(case.folder.path().join(LOCATION)).unwrap();
     case.interrupt(RestorePhase::Replacing).await;
@@ -121,8 +121,8 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     assert_eq!(case.fixture.reason("Restored").1, "RestoreFailing");
     let before = case.memory.objects();
     // One that cannot be read neither.
-    case.insert_snapshot("lost", "team/vision/00dd", old_objects()).await;
-    std::fs::remove_file(case.folder.path().join("team/vision/00dd")).unwrap();
+    case.insert_snapshot("lost", "team/vision/00dd-1", old_objects()).await;
+    std::fs::remove_file(case.folder.path().join("team/vision/00dd-1")).unwrap();
     case.request_of("lost", true);
     reconcile_until_refused(&mut case).await;
     let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
