@@ -7,10 +7,12 @@ mod begin;
 mod context;
 mod decide;
 mod runs;
+mod store_check;
 mod take;
 
 pub use context::SnapshotsContext;
 pub use runs::{Pauses, Runs};
+pub use store_check::StoreCheck;
 
 use crate::{
     apply::{delete_same, is_status},
