@@ -1,6 +1,8 @@
 //! A restore in whose middle something else happens.
 
 use super::{
+    super::build::stored_namespace,
+    databases::store_database,
     encryption::{pki, pki_path, reconcile_some, set_rules},
     own_endpoints::{MACHINE, POD, insert, names, offer_machines},
     restore::{Case, LOCATION, old_objects},
@@ -146,6 +148,68 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     assert_eq!(case.memory.objects(), objects);
     assert_eq!(case.fixture.status()["restore"]["snapshotName"], "weekly");
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
+}
+
+/// A tenant whose control plane is stopped, because etcd has this database of it and not its own.
+async fn replaced(uid: Option<&str>) -> Case {
+    let mut case = Case::new().await;
+    case.memory.clear();
+    if let Some(uid) = uid {
+        let identity = String::from_utf8(stored_namespace::encode(uid)).unwrap();
+        case.memory.put(stored_namespace::PATH, &identity, false);
+        case.memory.put("pods/team/other", "a pod", false);
+    }
+    store_database(&case.fixture, uid);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("DatastoreReady").1, "DatastoreReplaced");
+    case
+}
+
+/// Sets a tenant back whose control plane is stopped. Returns what its status says of the restore.
+async fn set_back(case: &mut Case, saves: bool) -> Value {
+    case.request_of("nightly", saves);
+    for _ in 0..30 {
+        case.reconcile().await;
+        if case.memory.record().is_none() && case.memory.objects() == old_objects() {
+            // What is read is what was written.
+            store_database(&case.fixture, Some("a"));
+            case.reconcile_until("Restored").await;
+            return case.fixture.status()["restore"].clone();
+        }
+    }
+    panic!("{:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_of_which_etcd_has_nothing_any_more_is_set_back() {
+    for saves in [true, false] {
+        let mut case = replaced(None).await;
+        let restore = set_back(&mut case, saves).await;
+        assert!(restore["savedAs"].is_null(), "there is nothing: {restore}");
+        assert!(restore["completedAt"].is_string(), "{restore}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_database_is_another_one_is_set_back_and_that_one_is_saved() {
+    for saves in [true, false] {
+        let mut case = replaced(Some("b")).await;
+        let restore = set_back(&mut case, saves).await;
+        assert_eq!(restore["savedAs"].is_string(), saves, "{restore}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_restore_leaves_a_tenant_stopped_whose_database_is_another_one() {
+    let mut case = replaced(Some("b")).await;
+    let before = case.memory.objects();
+    case.request_of("no-such", true);
+    for _ in 0..5 {
+        case.reconcile().await;
+    }
+    assert_eq!(case.fixture.reason("Restored").1, "SnapshotNotFound");
+    assert_eq!(case.fixture.reason("DatastoreReady").1, "DatastoreReplaced");
+    assert_eq!(case.memory.objects(), before);
 }
 
 /// Reconciles until the condition says that another snapshot cannot be used.
