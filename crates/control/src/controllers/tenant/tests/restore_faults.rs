@@ -9,13 +9,19 @@ use super::{
 };
 use crate::{
     datastore::{RestorePhase, RestoreRecord},
-    testing::ScriptedRuntime,
+    testing::{ScriptedRuntime, options_of_bucket},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
+use berth_snapshots::Store;
 use berth_sync_rules::kinds::endpoint_slice::SYNCER;
 use serde_json::{Value, json};
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    net::TcpListener,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::time::Instant;
 
 /// The record of the restore.
 fn record(case: &Case) -> RestoreRecord {
@@ -210,6 +216,51 @@ async fn a_refused_restore_leaves_a_tenant_stopped_whose_database_is_another_one
     assert_eq!(case.fixture.reason("Restored").1, "SnapshotNotFound");
     assert_eq!(case.fixture.reason("DatastoreReady").1, "DatastoreReplaced");
     assert_eq!(case.memory.objects(), before);
+}
+
+/// A store that takes connections and never answers, as long as the listener is there.
+fn silent_store() -> (Store, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = options_of_bucket(&format!("http://{}", listener.local_addr().unwrap()));
+    (Store::from_url("s3://snapshots/berth", options).unwrap(), listener)
+}
+
+/// Longer than a store is waited for.
+const LONG: Duration = Duration::from_secs(200);
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_refuses_a_restore_in_time() {
+    let mut case = Case::new().await;
+    let (silent, _listener) = silent_store();
+    case.fixture.context.snapshot_store = Some(silent);
+    let before = case.memory.objects();
+    case.request_of("nightly", true);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("Restored").1, "Checking");
+    tokio::time::sleep(LONG).await;
+    case.reconcile_until("StoreError").await;
+    assert_eq!(case.memory.objects(), before);
+    assert_eq!(case.memory.record(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stops_answering_in_a_restore_is_waited_for() {
+    let mut case = Case::new().await;
+    let (silent, _listener) = silent_store();
+    let store = case.fixture.context.snapshot_store.replace(silent);
+    case.interrupt(RestorePhase::Replacing).await;
+    let before = case.memory.objects();
+    let limit = Instant::now() + LONG;
+    while case.fixture.reason("Restored").1 != "RestoreFailing" {
+        case.reconcile().await;
+        assert!(Instant::now() < limit, "{:#}", case.fixture.status());
+    }
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(message.contains("the store cannot be used"), "{message}");
+    assert_eq!(case.memory.objects(), before, "nothing more is deleted");
+    case.fixture.context.snapshot_store = store;
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
 }
 
 /// Reconciles until the condition says that another snapshot cannot be used.
