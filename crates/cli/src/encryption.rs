@@ -9,7 +9,7 @@ use berth_api::{EncryptionPhase, EncryptionStatus, SnapshotPhase, TenantCluster,
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use crate::completion;
