@@ -71,7 +71,7 @@ use controllers::{
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
-    snapshots::SnapshotsContext,
+    snapshots::{SnapshotsContext, StoreCheck},
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
     usage::{UsageContext, UsageState},
@@ -177,6 +177,14 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         interval: config.quota_use_interval,
     };
     tasks.spawn(quota_use::watch(quota_use, stop.clone()));
+    if let Some(store) = config.snapshot_store.clone() {
+        let check = StoreCheck {
+            store,
+            metrics: config.metrics.snapshots.clone(),
+            recorder: EventRecorder::new(config.client.clone()),
+        };
+        tasks.spawn(check.watch(stop.clone()));
+    }
     queue.add(Key::Usage);
     queue.add(Key::Snapshots);
     let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
@@ -356,8 +364,10 @@ fn build_controllers(
             client: client.clone(),
             stores: stores.clone(),
             has_admission_policies,
+            has_snapshot_store: snapshot_store.is_some(),
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
+            recorder: recorder.clone(),
         },
         schedule_policy: build_schedule_policies(&client, &stores, &schedules, &queue),
         tenant: TenantContext {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use berth_api::TenantSnapshot;
 use clap::Args;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 
 use super::text::{format_snapshots, resource_name};
 use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::Host;
 use crate::list::ListFormat;
-use crate::output::{ObjectFormat, list_of, print_objects};
+use crate::output::{ObjectFormat, list_of, print_objects, print_text};
 use crate::tenant::TenantName;
 
 #[derive(Debug, Args)]

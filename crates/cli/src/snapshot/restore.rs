@@ -368,6 +368,8 @@ mod tests {
         assert!(error.to_string().contains("because"), "{error}");
         let failing = json!({"conditions": [condition("Restored", "False", "RestoreFailing")]});
         check_request(&name, &confirmed, &tenant(&json!({}), &failing)).unwrap();
+        let refused = json!({"conditions": [condition("Restored", "False", "OtherSnapshotRefused")]});
+        check_request(&name, &confirmed, &tenant(&json!({}), &refused)).unwrap();
         let mut another = tenant(&json!({}), &json!({}));
         another.metadata.uid = Some("0000".into());
         assert_eq!(check_request(&name, &confirmed, &another).unwrap_err().exit_code(), 3);
@@ -422,5 +424,10 @@ mod tests {
         assert_eq!(outcome_of(&refused("OtherTenant"), "SnapshotDamaged"), Some(true));
         assert_eq!(outcome_of(&refused("SnapshotDamaged"), "SnapshotDamaged"), Some(false));
         assert_eq!(outcome_of(&refused("SnapshotDamaged"), "RestoreFailing"), None);
+        // The restore that fails goes on, and is not to the snapshot that somebody waits for.
+        assert_eq!(
+            outcome_of(&refused("RestoreFailing"), "OtherSnapshotRefused"),
+            Some(true)
+        );
     }
 }

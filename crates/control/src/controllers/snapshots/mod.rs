@@ -7,10 +7,12 @@ mod begin;
 mod context;
 mod decide;
 mod runs;
+mod store_check;
 mod take;
 
 pub use context::SnapshotsContext;
 pub use runs::{Pauses, Runs};
+pub use store_check::StoreCheck;
 
 use crate::{
     apply::{delete_same, is_status},
@@ -23,12 +25,13 @@ use crate::{
 use begin::{SnapshotTenant, begin, is_gone_or_changed, next_status, publish, write};
 use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
-    conditions::{COMPLETED, ConditionUpdate},
+    conditions::{COMPLETED, ConditionUpdate, DELETING},
     labels,
     names::TenantId,
 };
-use berth_snapshots::Store;
+use berth_snapshots::{Store, StoreError};
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
@@ -267,14 +270,68 @@ async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: &
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.
 async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
-    if is_being_restored(context, snapshot).await? {
+    let deleted = delete_stored(context, snapshot).await;
+    if !matches!(deleted, Ok(true)) {
+        let reported = report_kept(context, snapshot, &deleted).await;
+        return deleted.and(reported);
+    }
+    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
+        Err(error) if is_gone_or_changed(&error) => Ok(()),
+        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
+    }
+}
+
+/// Says why an object is kept that somebody has deleted: it may hold up the deletion of a namespace, in which no Event can be written any more.
+async fn report_kept(
+    context: &SnapshotsContext,
+    snapshot: &TenantSnapshot,
+    deleted: &Result<bool, ReconcileError>,
+) -> Result<(), ReconcileError> {
+    let (reason, message) = match deleted {
+        Ok(_) => (
+            "Restoring",
+            format!(
+                "TenantCluster {} is set back to this snapshot, or has nothing but it of what it stored before; its file is deleted when the restore is over",
+                snapshot.spec.tenant_cluster_name
+            ),
+        ),
+        Err(error) => (
+            error.category(),
+            format!(
+                "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
+                labels::SNAPSHOT_FINALIZER
+            ),
+        ),
+    };
+    let condition = ConditionUpdate::mark_true(DELETING, reason, message.clone());
+    let status = next_status(snapshot, snapshot.phase(), &condition, context.clock.now());
+    if snapshot.status.as_ref() == Some(&status) {
         return Ok(());
     }
+    write_known(context, snapshot, &status).await?;
+    if deleted.is_err() {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SnapshotNotDeleted".into(),
+            note: Some(message),
+            action: "DeleteSnapshot".into(),
+            secondary: None,
+        };
+        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
+    }
+    Ok(())
+}
+
+/// Deletes what is in the store of a snapshot that is being deleted. Returns false while its tenant needs it.
+async fn delete_stored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
+    if is_being_restored(context, snapshot).await? {
+        return Ok(false);
+    }
     context.runs.end(&snapshot.uid().unwrap_or_default()).await;
-    let location = snapshot.location();
     if let Some(store) = &context.store {
-        delete_file(store, &location).await?;
+        delete_files(store, snapshot).await?;
     } else {
+        let location = snapshot.location();
         let note = format!("Berth has no object store any more: {location} is not deleted there");
         let event = Event {
             type_: EventType::Warning,
@@ -285,20 +342,23 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
         };
         context.recorder.publish(&event, &snapshot.object_ref(&())).await;
     }
-    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
-        Err(error) if is_gone_or_changed(&error) => Ok(()),
-        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
-    }
+    Ok(true)
 }
 
-/// Deletes what is at a location of the store. One that does not answer soon is asked again in another pass.
-async fn delete_file(store: &Store, location: &str) -> Result<(), ReconcileError> {
+/// Deletes what all attempts have written into the store. One that does not answer soon is asked again in another pass.
+async fn delete_files(store: &Store, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
     let failed = |why: String| ReconcileError::Blocked {
         reason: "StoreError",
-        message: format!("cannot delete {location} in the object store: {why}"),
+        message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
     };
-    match tokio::time::timeout(DELETED_WITHIN, store.delete(location)).await {
-        Ok(deleted) => deleted.map_err(|error| failed(error.to_string())),
+    let files = snapshot.all_locations();
+    let deleting = join_all(files.map(|location| async move { store.delete(&location).await }));
+    match tokio::time::timeout(DELETED_WITHIN, deleting).await {
+        Ok(deleted) => {
+            // The first of these errors, and not that of the fastest answer: the text stays the same.
+            let deleted: Result<(), StoreError> = deleted.into_iter().collect();
+            deleted.map_err(|error| failed(error.to_string()))
+        }
         Err(_) => Err(failed(format!("it took longer than {} s", DELETED_WITHIN.as_secs()))),
     }
 }

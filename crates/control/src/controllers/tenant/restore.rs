@@ -34,10 +34,12 @@ const SAVING: &str = "Saving";
 const REPLACING: &str = "Replacing";
 /// Reason while that fails and is tried again.
 const FAILING: &str = "RestoreFailing";
+/// Reason while that fails, and another snapshot that somebody asked for meanwhile cannot be used.
+const OTHER_REFUSED: &str = "OtherSnapshotRefused";
 /// Reason of a restore of which nothing is known any more, and that has replaced nothing.
 const INTERRUPTED: &str = "Interrupted";
 /// Reasons of restores that are not over.
-const UNDER_WAY: [&str; 5] = [CHECKING, STOPPING, SAVING, REPLACING, FAILING];
+const UNDER_WAY: [&str; 6] = [CHECKING, STOPPING, SAVING, REPLACING, FAILING, OTHER_REFUSED];
 /// Reasons of a restore that is under way: nobody has to do anything.
 pub(super) const TRANSIENT: [&str; 4] = [CHECKING, STOPPING, SAVING, REPLACING];
 
@@ -61,6 +63,14 @@ pub(super) enum Finding {
     UnderWay(RestoreRecord),
     /// The last try failed, for a reason.
     Failing(RestoreRecord, String),
+    /// The same, and another snapshot that somebody asked for meanwhile cannot be used.
+    OtherRefused {
+        record: RestoreRecord,
+        /// Why the last try failed.
+        why: String,
+        /// Why the other snapshot cannot be used.
+        refused: String,
+    },
     /// It is over.
     Done(RestoreStatus),
 }
@@ -115,19 +125,15 @@ impl Finding {
                     ),
                 ),
             },
-            Self::Failing(record, why) => {
-                let is_saved = record.phase != RestorePhase::Saving;
-                let saved = { record.saved_as.as_ref() }
-                    .filter(|_| is_saved)
-                    .map(|name| format!(". The TenantSnapshot {name} has what the tenant stored before"));
-                unmet(
-                    FAILING,
-                    format!(
-                        "{why}; Berth tries again, and no API server is started before{}",
-                        saved.unwrap_or_default()
-                    ),
-                )
-            }
+            Self::Failing(record, why) => unmet(FAILING, describe_failure(record, why)),
+            Self::OtherRefused { record, why, refused } => unmet(
+                OTHER_REFUSED,
+                format!(
+                    "{refused}. The restore to the TenantSnapshot {} goes on: {}",
+                    record.snapshot_name,
+                    describe_failure(record, why)
+                ),
+            ),
             Self::Done(status) => ConditionUpdate::mark_true(
                 RESTORED,
                 "Restored",
@@ -139,11 +145,11 @@ impl Finding {
     /// What the status says of a restore that replaces something, or is over; none if it says what it said before.
     fn status(&self) -> Option<RestoreStatus> {
         match self {
-            Self::UnderWay(record) | Self::Failing(record, _) if record.phase != RestorePhase::Saving => {
-                Some(published(record))
+            Self::UnderWay(record) | Self::Failing(record, _) | Self::OtherRefused { record, .. } => {
+                (record.phase != RestorePhase::Saving).then(|| published(record))
             }
             Self::Done(status) => Some(status.clone()),
-            Self::Checking(_) | Self::Refused(_) | Self::Stopping(_) | Self::UnderWay(_) | Self::Failing(..) => None,
+            Self::Checking(_) | Self::Refused(_) | Self::Stopping(_) => None,
         }
     }
 
@@ -153,6 +159,18 @@ impl Finding {
             status.restore = Some(restore);
         }
     }
+}
+
+/// What people read of a restore whose last try failed.
+fn describe_failure(record: &RestoreRecord, why: &str) -> String {
+    let is_saved = record.phase != RestorePhase::Saving;
+    let saved = { record.saved_as.as_ref() }
+        .filter(|_| is_saved)
+        .map(|name| format!(". The TenantSnapshot {name} has what the tenant stored before"));
+    format!(
+        "{why}; Berth tries again, and no API server is started before{}",
+        saved.unwrap_or_default()
+    )
 }
 
 /// What the status says of a restore under way.
@@ -224,11 +242,6 @@ impl Progress {
         *lock(&self.0) = (finding, Some(retry_at));
     }
 
-    /// Sets what is found, and keeps the pause.
-    fn replace(&self, finding: Finding) {
-        lock(&self.0).0 = finding;
-    }
-
     fn get(&self) -> Finding {
         lock(&self.0).0.clone()
     }
@@ -246,6 +259,8 @@ struct Remembered {
     /// The record, as it was read or written last.
     record: Option<RestoreRecord>,
     task: Option<(AbortOnDropHandle<()>, Arc<Progress>)>,
+    /// Why another snapshot cannot be used that somebody asked for while the restore failed.
+    refused: Option<String>,
     /// Whether etcd said last that there is no record.
     knows_none: bool,
 }
@@ -301,7 +316,15 @@ impl Restores {
         let all = lock(&self.all);
         let known = all.get(uid)?;
         let of_task = known.task.as_ref().map(|(_, progress)| progress.get());
-        of_task.or_else(|| known.finding.clone())
+        let found = of_task.or_else(|| known.finding.clone())?;
+        Some(match (found, &known.refused) {
+            (Finding::Failing(record, why), Some(refused)) => Finding::OtherRefused {
+                record,
+                why,
+                refused: refused.clone(),
+            },
+            (found, _) => found,
+        })
     }
 
     /// Notes what was found, unless a task knows more.
@@ -321,6 +344,7 @@ impl Restores {
     pub(super) fn note_none(&self, uid: &str) -> Gone {
         self.with(uid, |known| {
             known.knows_none = true;
+            known.refused = None;
             let record = known.record.take();
             let of_task = known.task.take().map(|(_, progress)| progress.get());
             // It may also have been given up before there was a task. Without a record, what was found is of an earlier restore.
@@ -330,7 +354,9 @@ impl Restores {
                     known.finding = Some(Finding::Refused(refusal));
                     Gone::GivenUp
                 }
-                Some(Finding::UnderWay(record) | Finding::Failing(record, _)) => Gone::Ended(Box::new(record)),
+                Some(
+                    Finding::UnderWay(record) | Finding::Failing(record, _) | Finding::OtherRefused { record, .. },
+                ) => Gone::Ended(Box::new(record)),
                 Some(Finding::Checking(_) | Finding::Stopping(_) | Finding::Done(_)) | None => {
                     record.map_or(Gone::Unknown, |record| Gone::Ended(Box::new(record)))
                 }
@@ -365,20 +391,26 @@ impl Restores {
         until.checked_duration_since(now).filter(|pause| !pause.is_zero())
     }
 
-    /// Notes why a restore fails that is not gone on with now. Its pause stays.
-    pub(super) fn note_failing(&self, uid: &str, record: RestoreRecord, why: String) {
+    /// Notes why another snapshot cannot be used that somebody asked for. It is said as long as the restore fails, beside why it does.
+    pub(super) fn note_refused(&self, uid: &str, record: &RestoreRecord, refused: String) {
         self.with(uid, |known| {
-            let finding = Finding::Failing(record, why);
-            match &known.task {
-                Some((_, progress)) => progress.replace(finding),
-                None => known.finding = Some(finding),
+            known.refused = Some(refused);
+            // Of a restore of another process nobody knows why it failed.
+            if known.task.is_none() && !matches!(known.finding, Some(Finding::Failing(..) | Finding::Stopping(_))) {
+                let why = "the last try was interrupted".to_owned();
+                known.finding = Some(Finding::Failing(record.clone(), why));
             }
         });
     }
 
+    /// Forgets that another snapshot could not be used: somebody asks for one again.
+    pub(super) fn forget_refused(&self, uid: &str) {
+        self.with(uid, |known| known.refused = None);
+    }
+
     /// Forgets how a task ended: its restore is another one by now, which nothing keeps from being gone on with.
     pub(super) fn forget_task(&self, uid: &str) {
-        self.with(uid, |known| known.task = None);
+        self.with(uid, |known| (known.task, known.refused) = (None, None));
     }
 
     /// Keeps a task that has begun.

@@ -56,6 +56,15 @@ fn the_condition_says_how_far_the_restore_is() {
             false,
             "RestoreFailing",
         ),
+        (
+            Finding::OtherRefused {
+                record: record(RestorePhase::Replacing),
+                why: "no answer".into(),
+                refused: "weekly cannot be used".into(),
+            },
+            false,
+            "OtherSnapshotRefused",
+        ),
         (Finding::Done(done), true, "Restored"),
     ] {
         let condition = finding.condition();
@@ -164,6 +173,23 @@ async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     assert_eq!(restores.note_none("uid"), Gone::Unknown);
 }
 
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_used_instead_is_named_also_after_a_restart() {
+    let restores = Restores::default();
+    restores.note_record("uid", record(RestorePhase::Replacing));
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
+    let condition = restores.finding("uid").unwrap().condition();
+    assert_eq!(condition.reason, "OtherSnapshotRefused");
+    // It is of this restore.
+    restores.note_none("uid");
+    restores.note_record("uid", record(RestorePhase::Saving));
+    restores.note(
+        "uid",
+        Finding::Failing(record(RestorePhase::Saving), "no answer".into()),
+    );
+    assert_eq!(restores.finding("uid").unwrap().condition().reason, "RestoreFailing");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_failed_is_not_tried_again_at_once() {
     let restores = Restores::default();
@@ -179,10 +205,15 @@ async fn what_failed_is_not_tried_again_at_once() {
     assert_eq!(restores.pause("uid", now + pause), None);
     assert_eq!(restores.finding("uid"), Some(failing));
     // Why another snapshot cannot be taken changes nothing of the pause.
-    restores.note_failing("uid", record(RestorePhase::Replacing), "not this one".into());
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
     assert_eq!(restores.pause("uid", now), Some(pause));
     let condition = restores.finding("uid").unwrap().condition();
+    assert_eq!(condition.reason, "OtherSnapshotRefused");
     assert!(condition.message.starts_with("not this one"), "{}", condition.message);
+    assert!(condition.message.contains("no answer"), "{}", condition.message);
+    restores.forget_refused("uid");
+    assert_eq!(restores.finding("uid").unwrap().condition().reason, "RestoreFailing");
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
     // A task that has given up says why.
     progress.set(Finding::interrupted());
     assert_eq!(restores.note_none("uid"), Gone::GivenUp);

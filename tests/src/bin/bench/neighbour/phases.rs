@@ -299,6 +299,6 @@ fn add_counters<'a>(
 ) {
     for (what, name, divisor, unit) in counters {
         let added = after.sum(&[*name]) - before.sum(&[*name]);
-        report.add(format!("{who}, {what}"), added / divisor, *unit);
+        report.add(format!("{who}, {what}"), added / divisor, unit);
     }
 }

@@ -151,7 +151,7 @@ fn describe_replaced(tenant: &Tenant, is_other: bool) -> ReconcileError {
         reason: "DatastoreReplaced",
         message: format!(
             "{found}. Its control plane is stopped, so that nothing of it is deleted on the host; its pods run on. Restore the datastore \
-             from a backup. To go on with what is stored now, delete ConfigMap {namespace}/{RECORD} of the host: then everything on the \
+             from a backup, or set the tenant back to one of its snapshots. To go on with what is stored now, delete ConfigMap {namespace}/{RECORD} of the host: then everything on the \
              host that is not stored is deleted, with the volumes whose reclaim policy is Delete"
         ),
     }

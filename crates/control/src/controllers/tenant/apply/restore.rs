@@ -271,11 +271,18 @@ async fn follow_request(
         return Ok(false);
     }
     let source = match compare(context, accepted, authorities, name).await {
-        Compared::Waits | Compared::Begun => return Ok(true),
-        Compared::Refused(Refusal { reason: _, message }) => {
-            let why = format!("the TenantSnapshot {name} cannot be used instead: {message}");
-            withdraw(context, tenant, name).await;
-            restores.note_failing(&uid, record.clone(), why);
+        Compared::Waits => return Ok(true),
+        Compared::Begun => {
+            restores.forget_refused(&uid);
+            return Ok(true);
+        }
+        Compared::Refused(Refusal { reason, message }) => {
+            let refused = format!("the TenantSnapshot {name} cannot be used instead ({reason}): {message}");
+            let is_withdrawn = withdraw(context, tenant, name).await;
+            restores.note_refused(&uid, record, refused);
+            if let Some(finding) = restores.finding(&uid).filter(|_| is_withdrawn) {
+                count(context, &finding);
+            }
             // For the condition to say so.
             return Ok(true);
         }
@@ -352,11 +359,13 @@ async fn stop(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits)
     if let Err(error) = closed.result {
         tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant that is set back to a snapshot");
     }
-    if let Err(error) = &stopped {
+    stopped.map_err(|error| {
+        // The datastore is as it should be: it is the restore that waits.
         let finding = Finding::Stopping(error.to_string());
+        let message = finding.condition().message;
         context.tenants.restores().note(&uid(tenant), finding);
-    }
-    stopped
+        blocked(message)
+    })
 }
 
 /// Says on the host which database the tenant has now, lets its objects be rewritten that are not encrypted as its class says, and ends the restore.
