@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(refused, Err("EncryptionKeyMissing"));
         // All that are missing are named, and no other.
         let both = snapshot(|object| {
-            object["status"]["encryptionKeys"] = json!([KEY, "encryption-key-b", "encryption-key-c"])
+            object["status"]["encryptionKeys"] = json!([KEY, "encryption-key-b", "encryption-key-c"]);
         });
         let facts = RestoreFacts {
             tenant: "vision",
