@@ -20,7 +20,7 @@ use std::{
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Bytes for which the next restore waits a second: what was replaced stays in etcd until that removes its history, every five minutes.
+/// Bytes for which the next restore waits a second: what was replaced stays in etcd for minutes, as its history.
 const BYTES_PER_SECOND: u64 = 1 << 20;
 /// Snapshots that are compared at the same time.
 const MOST_COMPARISONS: usize = 2;
