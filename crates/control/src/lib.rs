@@ -311,6 +311,7 @@ fn build_snapshots(
         recorder: EventRecorder::new(config.client.clone()),
         runs: Arc::default(),
         pauses: Arc::default(),
+        deletions: Arc::default(),
     }
 }
 

@@ -294,7 +294,7 @@ fn restored_of(tenant: &TenantCluster) -> Option<&Condition> {
 
 /// Whether a reason of the condition Restored says that the restore goes on.
 fn is_under_way(reason: &str) -> bool {
-    ["Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
+    ["Waiting", "Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
 }
 
 #[cfg(test)]
@@ -423,7 +423,18 @@ mod tests {
         );
         assert_eq!(outcome_of(&refused("OtherTenant"), "SnapshotDamaged"), Some(true));
         assert_eq!(outcome_of(&refused("SnapshotDamaged"), "SnapshotDamaged"), Some(false));
-        assert_eq!(outcome_of(&refused("SnapshotDamaged"), "RestoreFailing"), None);
+        for reason in [
+            "Waiting",
+            "Checking",
+            "Stopping",
+            "Saving",
+            "Replacing",
+            "RestoreFailing",
+        ] {
+            assert_eq!(outcome_of(&refused("SnapshotDamaged"), reason), None, "{reason}");
+        }
+        // Its database is gone: nothing goes on before somebody asks again.
+        assert_eq!(outcome_of(&refused("RestoreFailing"), "RestoreLost"), Some(true));
         // The restore that fails goes on, and is not to the snapshot that somebody waits for.
         assert_eq!(
             outcome_of(&refused("RestoreFailing"), "OtherSnapshotRefused"),

@@ -11,7 +11,7 @@ mod store_check;
 mod take;
 
 pub use context::SnapshotsContext;
-pub use runs::{Pauses, Runs};
+pub use runs::{Deletions, Pauses, Runs};
 pub use store_check::StoreCheck;
 
 use crate::{
@@ -194,7 +194,7 @@ async fn carry_out_some(
     let begun = Instant::now();
     let mut writes: BTreeMap<String, usize> = BTreeMap::new();
     let mut is_cut = false;
-    actions.sort_by_key(|(_, action)| matches!(action, Action::CleanUp(_)));
+    sort(context, &mut actions);
     for (place, action) in actions {
         let done = writes.entry(place.0.clone()).or_default();
         if *done >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
@@ -205,6 +205,21 @@ async fn carry_out_some(
         failed.note(carry_out(context, &place, action).await);
     }
     is_cut
+}
+
+/// Puts deletions of files behind everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for
+/// some files only.
+fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
+    let file = |action: &Action| match action {
+        Action::CleanUp(snapshot) => Some(snapshot.uid().unwrap_or_default()),
+        _ => None,
+    };
+    let uids = { actions.iter() }.filter_map(|(_, action)| file(action)).collect();
+    context.deletions.forget_others(&uids);
+    actions.sort_by_cached_key(|(_, action)| {
+        let uid = file(action);
+        (uid.is_some(), uid.and_then(|uid| context.deletions.tried_at(&uid)))
+    });
 }
 
 async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {
@@ -230,7 +245,11 @@ async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) ->
                 deleted => deleted.map(drop).map_err(api("delete a TenantSnapshot")),
             }
         }
-        Action::CleanUp(snapshot) => clean_up(context, &snapshot).await,
+        Action::CleanUp(snapshot) => {
+            let uid = snapshot.uid().unwrap_or_default();
+            context.deletions.note_tried(&uid, Instant::now());
+            clean_up(context, &snapshot).await
+        }
         Action::Create(name) => create(context, place, &name).await,
         // Others come first: see `start`.
         Action::Start(_) => Ok(()),

@@ -43,6 +43,7 @@ impl Case {
             recorder: EventRecorder::new(host.client()),
             runs: Arc::default(),
             pauses: Arc::default(),
+            deletions: Arc::default(),
         };
         let case = Self {
             context,
@@ -439,6 +440,29 @@ async fn a_store_that_never_answers_holds_up_a_deletion_and_no_other_snapshot() 
     case.context.store = folder;
     case.pass().await;
     assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_the_store_does_not_delete_are_tried_in_turn() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 5}));
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        case.create(name);
+        case.pass_until(name, "Completed").await;
+    }
+    let (silent, _listener) = silent_store();
+    case.context.store = Some(silent);
+    for name in names {
+        case.delete(name);
+    }
+    // There is time for two of them in a pass.
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    for name in names {
+        assert_eq!(deleting(&case.get(name).unwrap()).0, "StoreError", "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -400,6 +400,7 @@ async fn a_request_that_only_a_late_view_shows_is_not_carried_out() {
     }
     assert_eq!(case.memory.record(), None);
     assert!(case.memory.objects().contains_key("pods/team/new"));
+    assert_eq!(case.fixture.reason("Restored").1, "RequestWithdrawn");
 }
 
 #[tokio::test(start_paused = true)]
