@@ -12,7 +12,7 @@ use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::Host;
 use crate::list::ListFormat;
-use crate::output::{ObjectFormat, list_of, print_objects};
+use crate::output::{ObjectFormat, list_of, print_objects, print_text};
 use crate::tenant::TenantName;
 
 #[derive(Debug, Args)]
