@@ -38,7 +38,7 @@ pub(crate) struct DeleteArguments {
 
 pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
     let names = { arguments.names.iter() }
-        .map(|text| parse_name(text, &host.namespace))
+        .map(|text| parse_name(text, &host.namespace, host.is_namespace_given))
         .collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + arguments.timeout;
     let (mut deleted, mut missing) = (Vec::new(), Vec::new());

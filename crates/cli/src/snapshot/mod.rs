@@ -112,10 +112,11 @@ fn snapshots_of(host: &Host, namespace: &str) -> Api<TenantSnapshot> {
     Api::namespaced(host.client.clone(), namespace)
 }
 
-/// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`.
-fn parse_name(text: &str, namespace: &str) -> Result<TenantName, Error> {
+/// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`. `is_given` says that `namespace` is that of `--namespace`.
+fn parse_name(text: &str, namespace: &str, is_given: bool) -> Result<TenantName, Error> {
     let wrong = |_| Error::Usage(format!("{text:?} is not NAME or NAMESPACE/NAME of a TenantSnapshot"));
-    TenantName::parse(text, namespace).map_err(wrong)
+    TenantName::parse(text, namespace).map_err(wrong)?;
+    TenantName::parse_given(text, namespace, is_given)
 }
 
 /// The name of a snapshot for which none was given.
@@ -196,7 +197,7 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
 }
 
 async fn get(host: &Host, name: &str, output: ObjectFormat) -> Result<ExitCode, Error> {
-    let name = parse_name(name, &host.namespace)?;
+    let name = parse_name(name, &host.namespace, host.is_namespace_given)?;
     let snapshots = snapshots_of(host, &name.namespace);
     let found = find_object(&snapshots, &name.name)
         .await
@@ -248,9 +249,10 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_named_with_or_without_its_namespace() {
-        assert_eq!(parse_name("a", "team").unwrap().to_string(), "team/a");
-        assert_eq!(parse_name("other/a", "team").unwrap().to_string(), "other/a");
-        let wrong = parse_name("a/b/c", "team").unwrap_err();
+        assert_eq!(parse_name("a", "team", true).unwrap().to_string(), "team/a");
+        assert_eq!(parse_name("other/a", "team", false).unwrap().to_string(), "other/a");
+        assert_eq!(parse_name("other/a", "team", true).unwrap_err().exit_code(), 2);
+        let wrong = parse_name("a/b/c", "team", true).unwrap_err();
         assert!(
             wrong.exit_code() == 2 && wrong.to_string().ends_with("of a TenantSnapshot"),
             "{wrong}"
