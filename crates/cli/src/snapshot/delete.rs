@@ -42,12 +42,18 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
         .collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + arguments.timeout;
     let (mut deleted, mut missing) = (Vec::new(), Vec::new());
+    let mut failure = None;
     for name in names {
-        match delete(host, &name).await? {
-            Some(uid) => deleted.push((name, uid)),
-            None => missing.push(name.to_string()),
+        match delete(host, &name).await {
+            Ok(Some(uid)) => deleted.push((name, uid)),
+            Ok(None) => missing.push(name.to_string()),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
         }
     }
+    // Those before a failure are being deleted, and people learn it.
     for (name, uid) in deleted {
         if arguments.wait {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -58,6 +64,9 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
             (None, true) => print_line(format_args!("TenantSnapshot {name} is deleted, with its file."))?,
             (None, false) => print_line(format_args!("TenantSnapshot {name} is being deleted, with its file."))?,
         }
+    }
+    if let Some(error) = failure {
+        return Err(error);
     }
     if missing.is_empty() || arguments.ignore_not_found {
         return Ok(ExitCode::SUCCESS);
@@ -96,8 +105,7 @@ async fn delete(host: &Host, name: &TenantName) -> Result<Option<String>, Error>
 async fn wait_until_gone(host: &Host, name: &TenantName, uid: &str, timeout: Duration) -> Result<(), Error> {
     let snapshots = snapshots_of(host, &name.namespace);
     let check = async || {
-        let found = snapshots
-            .get_opt(&name.name)
+        let found = find_object(&snapshots, &name.name)
             .await
             .map_err(failed("get the snapshot"))?;
         Ok(is_gone(found.as_ref(), uid).then_some(()))
@@ -113,7 +121,7 @@ async fn wait_until_gone(host: &Host, name: &TenantName, uid: &str, timeout: Dur
 }
 
 /// Whether a snapshot is gone, also if another one has its name.
-fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
+pub(super) fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
     found.is_none_or(|found| found.metadata.uid.as_deref() != Some(uid))
 }
 

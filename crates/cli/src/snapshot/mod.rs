@@ -25,7 +25,7 @@ use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, ObjectFormat, print_line, print_objects};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
-use delete::DeleteArguments;
+use delete::{DeleteArguments, is_gone};
 use list::ListArguments;
 use restore::RestoreArguments;
 use text::resource_name;
@@ -136,7 +136,11 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
     let created = snapshots
         .create(&PostParams::default(), &TenantSnapshot::new(&name, spec))
         .await;
-    created.map_err(failed("create the snapshot"))?;
+    let uid = created
+        .map_err(failed("create the snapshot"))?
+        .metadata
+        .uid
+        .unwrap_or_default();
     let full = TenantName {
         namespace: tenant.namespace.clone(),
         name: name.clone(),
@@ -151,7 +155,10 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
     }
     let mut progress = ConditionProgress::default();
     let check = async || {
-        let found = snapshots.get_opt(&name).await.map_err(failed("get the snapshot"))?;
+        let found = find_object(&snapshots, &name).await;
+        let found = found.map_err(failed("get the snapshot"))?;
+        // Another one may have its name by now.
+        let found = found.filter(|found| !is_gone(Some(found), &uid));
         let snapshot = found.ok_or_else(|| Error::NotFound(format!("TenantSnapshot {full} was deleted")))?;
         let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice());
         progress.print(conditions.unwrap_or_default());
