@@ -36,7 +36,7 @@ fn updates_remove_only_what_came_from_the_tenant() {
     insta::assert_yaml_snapshot!(patch);
 }
 
-/// The admission plugin `ExtendedResourceToleration` of the host adds it to pods that ask for GPUs. Providers whose nodes have the taint turn it on.
+/// The admission plugin `ExtendedResourceToleration` of the host adds it to pods that ask for GPUs. Some providers turn it on.
 #[test]
 fn a_toleration_that_the_host_adds_for_an_extended_resource_stays() {
     let desired = host("image", "1");
