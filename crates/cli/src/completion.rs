@@ -34,6 +34,8 @@ const NO_FILES: &str = ":4";
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How many tenants or snapshots are asked for.
 const MOST_OBJECTS: u32 = 500;
+/// Flags of `berth snapshot restore` whose value may be the next word.
+const FLAGS_WITH_VALUE: [&str; 6] = ["-n", "--namespace", "--context", "--kubeconfig", "--home", "--timeout"];
 
 /// The name by which this program was started.
 fn program_name() -> Option<OsString> {
@@ -136,35 +138,49 @@ pub(crate) fn snapshot_names() -> ArgValueCompleter {
     ArgValueCompleter::new(complete_snapshots)
 }
 
-/// The snapshots that begin with `current`, in the namespace of the tenant that the words name, or of the command.
+/// The snapshots that begin with `current`: those of the tenant that is set back, or else those in the namespace of the command.
 fn complete_snapshots(current: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = std::env::args().collect();
     let words = words_of_user(&words);
     let found = ask_host(words, async |host| {
-        let namespace = namespace_of_tenant(words).unwrap_or(&host.namespace);
+        let tenant = restored_tenant(words, &host.namespace);
+        let namespace = tenant.as_ref().map_or(&host.namespace, |tenant| &tenant.namespace);
         let snapshots: Api<TenantSnapshot> = Api::namespaced(host.client.clone(), namespace);
         let list = snapshots.list(&ListParams::default().limit(MOST_OBJECTS)).await;
-        list.ok().map(|list| list.items)
+        Some((list.ok()?.items, tenant))
     });
-    snapshot_candidates(&found.unwrap_or_default(), &current.to_string_lossy())
+    let Some((snapshots, tenant)) = found else {
+        return Vec::new();
+    };
+    snapshot_candidates(&snapshots, tenant.as_ref(), &current.to_string_lossy())
         .into_iter()
         .map(|(name, help)| CompletionCandidate::new(name).help(Some(help.into())))
         .collect()
 }
 
-/// The namespace of the tenant that is set back, if the words name it as NAMESPACE/NAME.
-fn namespace_of_tenant(words: &[String]) -> Option<&str> {
-    let behind = words.iter().skip_while(|word| *word != "restore").skip(1);
-    let mut names = behind.filter(|word| !word.starts_with('-'));
-    names.find_map(|word| {
-        let (namespace, name) = word.split_once('/')?;
-        (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then_some(namespace)
-    })
+/// The tenant that the words set back, in `namespace` unless they name another one; none if they are of another command.
+fn restored_tenant(words: &[String], namespace: &str) -> Option<TenantName> {
+    let mut behind = words.iter().skip_while(|word| *word != "restore").skip(1);
+    while let Some(word) = behind.next() {
+        if !word.starts_with('-') {
+            return TenantName::parse(word, namespace).ok();
+        }
+        if FLAGS_WITH_VALUE.contains(&word.as_str()) {
+            behind.next();
+        }
+    }
+    None
 }
 
-/// Names that begin with `current`, with the phases and tenants of the snapshots.
-fn snapshot_candidates(snapshots: &[TenantSnapshot], current: &str) -> Vec<(String, String)> {
-    let candidates = snapshots.iter().map(|snapshot| {
+/// Names that begin with `current`, with the phases and tenants of the snapshots: of one tenant, if it is given.
+fn snapshot_candidates(
+    snapshots: &[TenantSnapshot],
+    tenant: Option<&TenantName>,
+    current: &str,
+) -> Vec<(String, String)> {
+    let is_wanted =
+        |snapshot: &&TenantSnapshot| tenant.is_none_or(|tenant| snapshot.spec.tenant_cluster_name == tenant.name);
+    let candidates = snapshots.iter().filter(is_wanted).map(|snapshot| {
         let help = format!("{} of {}", snapshot.phase().name(), snapshot.spec.tenant_cluster_name);
         (snapshot.name_any(), help)
     });
@@ -294,12 +310,16 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_those_of_the_namespace_of_the_tenant() {
-        let of = |line: &str| namespace_of_tenant(&words(line)).map(str::to_owned);
-        assert_eq!(of("berth snapshot restore team/vision b"), Some("team".into()));
-        assert_eq!(of("berth snapshot restore -y team/vision"), Some("team".into()));
-        assert_eq!(of("berth snapshot restore vision b"), None);
+    fn snapshots_are_those_of_the_tenant_that_is_set_back() {
+        let of = |line: &str| restored_tenant(&words(line), "team").map(|name| name.to_string());
+        assert_eq!(of("berth snapshot restore other/vision b"), Some("other/vision".into()));
+        assert_eq!(of("berth snapshot restore -y vision"), Some("team/vision".into()));
+        assert_eq!(
+            of("berth snapshot restore -n a --timeout 5m --wait vision b"),
+            Some("team/vision".into())
+        );
         assert_eq!(of("berth snapshot restore /etc/hosts b"), None);
+        assert_eq!(of("berth snapshot restore"), None);
         assert_eq!(of("berth --home a/b snapshot delete b"), None);
         let snapshot = |name: &str, phase: &str| -> TenantSnapshot {
             serde_json::from_value(json!({
@@ -313,7 +333,11 @@ mod tests {
             snapshot("before", "Failed"),
             snapshot("night", "Running"),
         ];
-        let found = snapshot_candidates(&snapshots, "ni");
+        let vision = TenantName::parse("team/vision", "").unwrap();
+        let speech = TenantName::parse("team/speech", "").unwrap();
+        assert!(snapshot_candidates(&snapshots, Some(&speech), "ni").is_empty());
+        assert_eq!(snapshot_candidates(&snapshots, Some(&vision), "").len(), 3);
+        let found = snapshot_candidates(&snapshots, None, "ni");
         let expected = [("night", "Running of vision"), ("nightly", "Completed of vision")];
         assert_eq!(found, expected.map(|(name, help)| (name.to_owned(), help.to_owned())));
     }

@@ -40,7 +40,7 @@ pub(crate) struct DeleteArguments {
 
 pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
-    let name = TenantName::parse(&arguments.name, &host.namespace)?;
+    let name = TenantName::parse_for(&arguments.name, &host)?;
     let tenants = name.api(&host.client);
     let tenant = find_object(&tenants, &name.name).await;
     let tenant = tenant.map_err(failed("get the tenant"))?;

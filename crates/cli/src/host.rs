@@ -62,6 +62,8 @@ pub(crate) struct Host {
     pub(crate) client: Client,
     /// The namespace of the command: `--namespace`, or that of the context.
     pub(crate) namespace: String,
+    /// Whether `--namespace` gives it.
+    pub(crate) is_namespace_given: bool,
     /// How the host is reached, without a limit for answers.
     config: Config,
 }
@@ -107,6 +109,7 @@ impl HostArguments {
         Ok(Host {
             client: client.map_err(|error| unusable(&error))?,
             namespace,
+            is_namespace_given: self.namespace.is_some(),
             config,
         })
     }
@@ -239,6 +242,7 @@ mod tests {
         Host {
             client: Client::try_from(config.clone()).unwrap(),
             namespace: "default".into(),
+            is_namespace_given: false,
             config,
         }
     }

@@ -42,6 +42,27 @@ impl TenantName {
         })
     }
 
+    /// Reads the same in a command about a host, in the namespace of the command.
+    ///
+    /// # Errors
+    /// It is no name, or it names another namespace than `--namespace`.
+    pub(crate) fn parse_for(text: &str, host: &Host) -> Result<Self, Error> {
+        Self::parse_given(text, &host.namespace, host.is_namespace_given)
+    }
+
+    /// The same where no host is needed. `is_given` says that `namespace` is that of `--namespace`: a name with another one is refused, because one of
+    /// them is not what the user means.
+    pub(crate) fn parse_given(text: &str, namespace: &str, is_given: bool) -> Result<Self, Error> {
+        let name = Self::parse(text, namespace)?;
+        if is_given && name.namespace != namespace {
+            return Err(Error::Usage(format!(
+                "{text} is in the namespace {}, and --namespace is {namespace}: leave out one of them",
+                name.namespace
+            )));
+        }
+        Ok(name)
+    }
+
     /// The name of an object.
     pub(crate) fn of(tenant: &TenantCluster) -> Self {
         Self {
@@ -102,7 +123,7 @@ impl TenantHead {
 
 /// Finds the tenant that a command names, in the namespace of the command unless it names one.
 pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
-    let name = TenantName::parse(text, &host.namespace)?;
+    let name = TenantName::parse_for(text, host)?;
     let tenant = name.get(&host.client).await?;
     Ok((name, tenant))
 }
@@ -257,5 +278,24 @@ mod tests {
         for wrong in ["", "/", "a/", "/a", "a/b/c"] {
             assert!(matches!(name(wrong), Err(Error::Usage(_))), "{wrong}");
         }
+    }
+
+    /// A deletion or a restore would be of another tenant than `--namespace` says.
+    #[test]
+    fn a_name_with_another_namespace_than_that_of_the_flag_is_refused() {
+        let name = |text: &str, is_given: bool| TenantName::parse_given(text, "team", is_given);
+        for (text, is_given, full) in [
+            ("vision", true, "team/vision"),
+            ("team/vision", true, "team/vision"),
+            ("other/vision", false, "other/vision"),
+        ] {
+            assert_eq!(name(text, is_given).unwrap().to_string(), full);
+        }
+        let error = name("other/vision", true).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert_eq!(
+            error.to_string(),
+            "other/vision is in the namespace other, and --namespace is team: leave out one of them"
+        );
     }
 }

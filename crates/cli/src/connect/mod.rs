@@ -106,7 +106,11 @@ pub(crate) fn disconnect(host: &HostArguments, arguments: &DisconnectArguments) 
     let context = match &arguments.name {
         None => find_connected(&before)?,
         Some(text) => match (text.contains('/'), &host.namespace) {
-            (true, _) => TenantName::parse(text, "").map(|name| document::context_name(&name.namespace, &name.name))?,
+            (true, given) => {
+                let namespace = given.as_deref().unwrap_or_default();
+                let name = TenantName::parse_given(text, namespace, given.is_some())?;
+                document::context_name(&name.namespace, &name.name)
+            }
             (false, Some(namespace)) => document::context_name(namespace, text),
             // The host need not answer: the kubeconfig knows the tenants.
             (false, None) => find_context(&before, text)?,

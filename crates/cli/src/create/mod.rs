@@ -120,7 +120,7 @@ fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result
         return build::from_file(&text, namespace, is_given).map_err(wrong);
     }
     let name = arguments.name.as_deref().unwrap_or_default();
-    let name = TenantName::parse(name, namespace)?;
+    let name = TenantName::parse_given(name, namespace, is_given)?;
     let mut object = build::from_flags(&name.name, arguments);
     object.metadata.namespace = Some(name.namespace);
     serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))

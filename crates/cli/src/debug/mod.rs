@@ -158,13 +158,13 @@ impl Bundle {
         let tenant_names: BTreeSet<String> = tenants.iter().filter(of_namespace).map(ResourceExt::name_any).collect();
         let events = resource("", "v1", "Event", "events");
         let path = format!("namespaces/{namespace}/events.yaml");
-        let mut about = None;
+        let mut about: Option<Vec<Value>> = None;
         for (kind, names) in [("TenantCluster", tenant_names), ("TenantSnapshot", snapshot_names)] {
             let of_kind = ListParams::default().fields(&format!("involvedObject.kind={kind}"));
             let found = self.read_list(&path, &events, Some(namespace), &of_kind).await;
             if let Some(mut found) = found {
                 found.retain(|event| is_all || is_event_about(event, kind, &names));
-                about.get_or_insert_with(Vec::new).append(&mut found);
+                about.get_or_insert_default().append(&mut found);
             }
         }
         if let Some(about) = about {

@@ -112,7 +112,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DoctorArguments) -> Re
     let host = host.connect().await?;
     let facts = gather::gather(&host.client).await;
     if let Err(error) = &facts.version {
-        return Err(Error::Failed(format!("the host cluster does not answer: {error}")));
+        return Err(unanswered(error));
     }
     let report = Report::new(checks::check(&facts));
     output::print(&report, describe, arguments.output)?;
@@ -121,6 +121,13 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DoctorArguments) -> Re
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// What is wrong if the host does not say its version.
+fn unanswered(error: &str) -> Error {
+    Error::Failed(format!(
+        "the host cluster does not answer: {error}; does it run, and is it the one that you mean? --context or --kubeconfig names another"
+    ))
 }
 
 fn describe(report: &Report) -> String {
@@ -159,6 +166,17 @@ mod tests {
         let text = describe(&Report::new(vec![CheckResult::problem("tenants", message, "a\tb")]));
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(text.starts_with("PROBLEM  tenants: vision\u{fffd}ok "), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_may_be_another_one() {
+        let error = unanswered("connection refused");
+        assert_eq!(error.exit_code(), 1);
+        let text = error.to_string();
+        assert!(
+            text.contains("connection refused") && text.contains("--context or --kubeconfig"),
+            "{text}"
+        );
     }
 
     #[test]

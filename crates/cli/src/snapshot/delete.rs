@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use berth_api::TenantSnapshot;
+use berth_api::labels::SNAPSHOT_FINALIZER;
 use clap::Args;
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Preconditions};
 use tokio::time::Instant;
 
@@ -38,26 +40,34 @@ pub(crate) struct DeleteArguments {
 
 pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
     let names = { arguments.names.iter() }
-        .map(|text| parse_name(text, &host.namespace))
+        .map(|text| parse_name(text, &host.namespace, host.is_namespace_given))
         .collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + arguments.timeout;
     let (mut deleted, mut missing) = (Vec::new(), Vec::new());
+    let mut failure = None;
     for name in names {
-        match delete(host, &name).await? {
-            Some(uid) => deleted.push((name, uid)),
-            None => missing.push(name.to_string()),
+        match delete(host, &name).await {
+            Ok(Some((uid, has_file))) => deleted.push((name, uid, has_file)),
+            Ok(None) => missing.push(name.to_string()),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
         }
     }
-    for (name, uid) in deleted {
+    // Those before a failure are being deleted, and people learn it.
+    for (name, uid, has_file) in deleted {
         if arguments.wait {
             let left = deadline.saturating_duration_since(Instant::now());
             wait_until_gone(host, &name, &uid, left).await?;
         }
-        match (arguments.output, arguments.wait) {
-            (Some(NameOnly::Name), _) => print_line(format_args!("{}", resource_name(&name.name)))?,
-            (None, true) => print_line(format_args!("TenantSnapshot {name} is deleted, with its file."))?,
-            (None, false) => print_line(format_args!("TenantSnapshot {name} is being deleted, with its file."))?,
+        match arguments.output {
+            Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name)))?,
+            None => print_line(format_args!("{}", describe(&name, has_file, arguments.wait)))?,
         }
+    }
+    if let Some(error) = failure {
+        return Err(error);
     }
     if missing.is_empty() || arguments.ignore_not_found {
         return Ok(ExitCode::SUCCESS);
@@ -68,15 +78,37 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
     )))
 }
 
-/// Deletes the snapshot that has this name now. Returns its UID; none if there is no such snapshot.
-async fn delete(host: &Host, name: &TenantName) -> Result<Option<String>, Error> {
+/// What became of a snapshot. Control deletes no file of one without its finalizer.
+fn describe(name: &TenantName, has_file: bool, is_gone: bool) -> String {
+    let state = if is_gone { "is deleted" } else { "is being deleted" };
+    if has_file {
+        format!("TenantSnapshot {name} {state}, with its file.")
+    } else {
+        format!(
+            "TenantSnapshot {name} {state}. It had no finalizer {SNAPSHOT_FINALIZER}: if it has a file in the object store, the file stays."
+        )
+    }
+}
+
+/// Whether control deletes the file of a snapshot before it lets the object go.
+fn has_file(snapshot: &TenantSnapshot) -> bool {
+    snapshot
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == SNAPSHOT_FINALIZER)
+}
+
+/// Deletes the snapshot that has this name now. Returns its UID, and whether its file is deleted with it; none if there is no such snapshot.
+async fn delete(host: &Host, name: &TenantName) -> Result<Option<(String, bool)>, Error> {
     let snapshots = snapshots_of(host, &name.namespace);
     let found = find_object(&snapshots, &name.name)
         .await
         .map_err(failed("get the snapshot"))?;
-    let Some(uid) = found.and_then(|snapshot| snapshot.metadata.uid) else {
+    let Some(snapshot) = found else {
         return Ok(None);
     };
+    let has_file = has_file(&snapshot);
+    let uid = snapshot.metadata.uid.unwrap_or_default();
     // The one that was found, and not one that got its name meanwhile.
     let parameters = DeleteParams {
         preconditions: Some(Preconditions {
@@ -89,15 +121,14 @@ async fn delete(host: &Host, name: &TenantName) -> Result<Option<String>, Error>
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         deleted => drop(deleted.map_err(failed("delete the snapshot"))?),
     }
-    Ok(Some(uid))
+    Ok(Some((uid, has_file)))
 }
 
 /// Control lets the object go once its file is deleted, and not while the tenant is set back to it.
 async fn wait_until_gone(host: &Host, name: &TenantName, uid: &str, timeout: Duration) -> Result<(), Error> {
     let snapshots = snapshots_of(host, &name.namespace);
     let check = async || {
-        let found = snapshots
-            .get_opt(&name.name)
+        let found = find_object(&snapshots, &name.name)
             .await
             .map_err(failed("get the snapshot"))?;
         Ok(is_gone(found.as_ref(), uid).then_some(()))
@@ -113,7 +144,7 @@ async fn wait_until_gone(host: &Host, name: &TenantName, uid: &str, timeout: Dur
 }
 
 /// Whether a snapshot is gone, also if another one has its name.
-fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
+pub(super) fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
     found.is_none_or(|found| found.metadata.uid.as_deref() != Some(uid))
 }
 
@@ -121,6 +152,24 @@ fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
 mod tests {
     use super::*;
     use berth_api::TenantSnapshotSpec;
+
+    #[test]
+    fn a_file_that_stays_is_not_said_to_be_deleted() {
+        let name = TenantName::parse("team/a", "").unwrap();
+        let mut found = TenantSnapshot::new("a", TenantSnapshotSpec::default());
+        assert!(!has_file(&found));
+        found.metadata.finalizers = Some(vec![SNAPSHOT_FINALIZER.into()]);
+        assert!(has_file(&found));
+        assert_eq!(
+            describe(&name, true, false),
+            "TenantSnapshot team/a is being deleted, with its file."
+        );
+        let text = describe(&name, false, true);
+        assert!(
+            text.starts_with("TenantSnapshot team/a is deleted. ") && text.ends_with("the file stays."),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_snapshot_is_gone_once_another_one_has_its_name() {

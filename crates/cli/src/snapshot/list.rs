@@ -40,9 +40,10 @@ enum Place {
 }
 
 impl Place {
-    fn of(arguments: &ListArguments, namespace: &str) -> Result<Self, Error> {
+    /// `is_given` says that `namespace` is that of `--namespace`.
+    fn of(arguments: &ListArguments, namespace: &str, is_given: bool) -> Result<Self, Error> {
         match &arguments.tenant {
-            Some(text) => Ok(Self::Tenant(TenantName::parse(text, namespace)?)),
+            Some(text) => Ok(Self::Tenant(TenantName::parse_given(text, namespace, is_given)?)),
             None if arguments.all_namespaces => Ok(Self::All),
             None => Ok(Self::Namespace(namespace.to_owned())),
         }
@@ -80,7 +81,7 @@ impl Place {
 }
 
 pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCode, Error> {
-    let place = Place::of(arguments, &host.namespace)?;
+    let place = Place::of(arguments, &host.namespace, host.is_namespace_given)?;
     let selector = arguments.selector.as_deref().unwrap_or_default();
     let parameters = ListParams::default().labels(selector);
     let listed = place.api(host.client.clone()).list(&parameters).await;
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn snapshots_are_those_of_a_tenant_a_namespace_or_all() {
-        let place = |line: &str| Place::of(&arguments(line), "team").unwrap();
+        let place = |line: &str| Place::of(&arguments(line), "team", false).unwrap();
         assert_eq!(place("berth snapshot list -A"), Place::All);
         assert_eq!(place("berth snapshot list"), Place::Namespace("team".into()));
         let of_tenant = place("berth snapshot list other/vision -o wide -l a=b");
@@ -157,8 +158,10 @@ mod tests {
                 .describe_none(false)
                 .ends_with("in team; -A lists those of all namespaces.")
         );
-        let wrong = Place::of(&arguments("berth snapshot list a/b/c"), "team").unwrap_err();
+        let wrong = Place::of(&arguments("berth snapshot list a/b/c"), "team", true).unwrap_err();
         assert_eq!(wrong.exit_code(), 2);
+        let elsewhere = Place::of(&arguments("berth snapshot list other/vision"), "team", true);
+        assert_eq!(elsewhere.unwrap_err().exit_code(), 2);
         let both = Arguments::try_parse_from("berth snapshot list vision -A".split(' ')).unwrap_err();
         assert_eq!(both.exit_code(), 2);
     }

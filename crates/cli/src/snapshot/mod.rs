@@ -25,7 +25,7 @@ use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, ObjectFormat, print_line, print_objects};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
-use delete::DeleteArguments;
+use delete::{DeleteArguments, is_gone};
 use list::ListArguments;
 use restore::RestoreArguments;
 use text::resource_name;
@@ -112,10 +112,11 @@ fn snapshots_of(host: &Host, namespace: &str) -> Api<TenantSnapshot> {
     Api::namespaced(host.client.clone(), namespace)
 }
 
-/// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`.
-fn parse_name(text: &str, namespace: &str) -> Result<TenantName, Error> {
+/// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`. `is_given` says that `namespace` is that of `--namespace`.
+fn parse_name(text: &str, namespace: &str, is_given: bool) -> Result<TenantName, Error> {
     let wrong = |_| Error::Usage(format!("{text:?} is not NAME or NAMESPACE/NAME of a TenantSnapshot"));
-    TenantName::parse(text, namespace).map_err(wrong)
+    TenantName::parse(text, namespace).map_err(wrong)?;
+    TenantName::parse_given(text, namespace, is_given)
 }
 
 /// The name of a snapshot for which none was given.
@@ -135,7 +136,11 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
     let created = snapshots
         .create(&PostParams::default(), &TenantSnapshot::new(&name, spec))
         .await;
-    created.map_err(failed("create the snapshot"))?;
+    let uid = created
+        .map_err(failed("create the snapshot"))?
+        .metadata
+        .uid
+        .unwrap_or_default();
     let full = TenantName {
         namespace: tenant.namespace.clone(),
         name: name.clone(),
@@ -150,7 +155,10 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
     }
     let mut progress = ConditionProgress::default();
     let check = async || {
-        let found = snapshots.get_opt(&name).await.map_err(failed("get the snapshot"))?;
+        let found = find_object(&snapshots, &name).await;
+        let found = found.map_err(failed("get the snapshot"))?;
+        // Another one may have its name by now.
+        let found = found.filter(|found| !is_gone(Some(found), &uid));
         let snapshot = found.ok_or_else(|| Error::NotFound(format!("TenantSnapshot {full} was deleted")))?;
         let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice());
         progress.print(conditions.unwrap_or_default());
@@ -196,7 +204,7 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
 }
 
 async fn get(host: &Host, name: &str, output: ObjectFormat) -> Result<ExitCode, Error> {
-    let name = parse_name(name, &host.namespace)?;
+    let name = parse_name(name, &host.namespace, host.is_namespace_given)?;
     let snapshots = snapshots_of(host, &name.namespace);
     let found = find_object(&snapshots, &name.name)
         .await
@@ -248,9 +256,10 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_named_with_or_without_its_namespace() {
-        assert_eq!(parse_name("a", "team").unwrap().to_string(), "team/a");
-        assert_eq!(parse_name("other/a", "team").unwrap().to_string(), "other/a");
-        let wrong = parse_name("a/b/c", "team").unwrap_err();
+        assert_eq!(parse_name("a", "team", true).unwrap().to_string(), "team/a");
+        assert_eq!(parse_name("other/a", "team", false).unwrap().to_string(), "other/a");
+        assert_eq!(parse_name("other/a", "team", true).unwrap_err().exit_code(), 2);
+        let wrong = parse_name("a/b/c", "team", true).unwrap_err();
         assert!(
             wrong.exit_code() == 2 && wrong.to_string().ends_with("of a TenantSnapshot"),
             "{wrong}"

@@ -36,10 +36,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
     let host = host.connect().await?;
     let now = host.now().await;
     let period = Period::new(arguments.month, arguments.from, arguments.to, day_of(now))?;
-    let named = arguments
-        .tenants
-        .iter()
-        .map(|text| TenantName::parse(text, &host.namespace));
+    let named = arguments.tenants.iter().map(|text| TenantName::parse_for(text, &host));
     let selection = Selection {
         namespace: given,
         tenants: named.collect::<Result<_, _>>()?,

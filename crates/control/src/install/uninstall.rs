@@ -311,6 +311,7 @@ mod tests {
         assert!(text.contains("every node is clean and free"), "{text}");
         assert!(!text.contains("namespaces of tenants"), "{text}");
     }
+
     #[tokio::test]
     async fn snapshots_that_only_control_can_let_go_are_named() {
         let host = host(None);

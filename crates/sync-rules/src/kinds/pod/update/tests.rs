@@ -36,6 +36,24 @@ fn updates_remove_only_what_came_from_the_tenant() {
     insta::assert_yaml_snapshot!(patch);
 }
 
+/// The admission plugin `ExtendedResourceToleration` of the host adds it to pods that ask for GPUs. Some providers turn it on.
+#[test]
+fn a_toleration_that_the_host_adds_for_an_extended_resource_stays() {
+    let desired = host("image", "1");
+    let mut live = desired.clone();
+    let added = json!({"key": "nvidia.com/gpu", "operator": "Exists"});
+    live["spec"]["tolerations"].as_array_mut().unwrap().push(added.clone());
+    let written = |desired: &Value| match update(desired, &live).as_slice() {
+        [HostWrite::Merge(patch)] => patch["spec"]["tolerations"].clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(written(&desired), Value::Null);
+    let mut more = desired.clone();
+    let own = json!({"key": "more", "operator": "Exists"});
+    more["spec"]["tolerations"].as_array_mut().unwrap().push(own.clone());
+    assert_eq!(written(&more), json!([{"key": "k"}, added, own]));
+}
+
 fn open(pod: &mut Value) {
     for key in [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS] {
         pod["metadata"]["labels"][key] = labels::NETWORK_OPEN.into();
