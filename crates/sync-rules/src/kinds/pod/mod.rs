@@ -44,6 +44,7 @@ pub mod shape;
 mod shared;
 mod spec;
 pub mod status;
+mod structures;
 mod tables;
 mod targets;
 pub mod token;
@@ -59,6 +60,7 @@ mod tests;
 pub use scheduling::group_priority_class;
 pub use security::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};
 pub use shared::GPU_RUNTIMES;
+pub use structures::STRUCTURES;
 pub use targets::targets;
 
 use crate::{
