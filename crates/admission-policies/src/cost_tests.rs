@@ -187,7 +187,7 @@ const CLOSED: &[(&str, &str)] = &[
     ),
     (
         "berth-new-pods",
-        "berth-pod-sizes admits 600 volumes with their sources, 60 terms and 150 containers",
+        "berth-pod-sizes admits 600 volumes with their sources, 60 terms, 150 containers and 2,500 mounts, and a request 60,000 attributes of volumes",
     ),
     ("berth-pod-deletions", "nothing is gone through"),
     (

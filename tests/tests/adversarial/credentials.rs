@@ -22,6 +22,20 @@ async fn try_to_list(client: &Client) -> u16 {
     }
 }
 
+/// The same with headers in which the aggregation layer of API servers says who asks.
+async fn try_to_list_as_remote_user(client: &Client) -> u16 {
+    let request = http::Request::get("/api/v1/namespaces")
+        .header("X-Remote-User", "admin")
+        .header("X-Remote-Group", "system:masters")
+        .body(Vec::new())
+        .unwrap();
+    match client.request::<Value>(request).await {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("no answer at all: {error}"),
+    }
+}
+
 /// A client with the credential of one kubeconfig at the address, and trusting the authority, of another.
 async fn crossed(credential: &str, target: &str) -> Client {
     let mut crossed = Kubeconfig::from_yaml(target).unwrap();
@@ -91,6 +105,11 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
     // Anonymous requests get nothing.
     let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);
+    assert_eq!(try_to_list_as_remote_user(&anonymous).await, 401);
+    for target in [&b.kubeconfig, &host_kubeconfig(&host)] {
+        let elsewhere = crossed(&a.kubeconfig, target).await;
+        assert_eq!(try_to_list_as_remote_user(&elsewhere).await, 401);
+    }
 }
 
 /// The claims of a token.
@@ -117,6 +136,9 @@ pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
     let token = of_default_account(&a.client, 3600).await;
     // Its own API server authenticates it as a user without rights; others do not authenticate it.
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &token).await).await, 403);
+    // Headers make it no other user: they count with the certificate of the aggregation layer alone.
+    let of_account = with_token(&a.kubeconfig, &token).await;
+    assert_eq!(try_to_list_as_remote_user(&of_account).await, 403);
     assert_eq!(try_to_list(&with_token(&b.kubeconfig, &token).await).await, 401);
     assert_eq!(
         try_to_list(&with_token(&host_kubeconfig(&host), &token).await).await,

@@ -15,6 +15,7 @@ use berth_etcd::{
     prefix_end,
 };
 use berth_tests::{
+    shell::Shell,
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -210,6 +211,7 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
     let foreign_user = AuthUserDeleteRequest { name: b.id.etcd_user() };
     refused("a user's deletion", auth.user_delete(foreign_user).await);
     refused("authentication off", auth.auth_disable(AuthDisableRequest {}).await);
+    leases_with_keys_of_others(&host, &a, &b).await;
     let mut maintenance = client.maintenance();
     // A stream: the refusal is its first message.
     let mut snapshot = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
@@ -223,6 +225,45 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
         keys.range(range(own.as_str(), "")).await.is_err(),
         "the certificate of a deleted tenant still opens etcd"
     );
+}
+
+/// A shell in which etcdctl has the certificate of a tenant's API server. It knows calls that Berth's own client does not have.
+fn shell_of(host: &TestCluster, tenant: &Tenant) -> Shell {
+    let files = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
+    let mut shell = Shell::within(host.home().root());
+    shell.set("ETCDCTL_ENDPOINTS", &host.datastore().endpoint);
+    for (name, file) in [
+        ("CACERT", "datastore-ca.crt"),
+        ("CERT", "datastore-client.crt"),
+        ("KEY", "datastore-client.key"),
+    ] {
+        shell.set(&format!("ETCDCTL_{name}"), files.join(file));
+    }
+    shell
+}
+
+/// Who can revoke a lease deletes all keys that have it, and who can put a key of its own under one keeps others from revoking it.
+async fn leases_with_keys_of_others(host: &TestCluster, attacker: &Tenant, victim: &Tenant) {
+    let (of_attacker, of_victim) = (shell_of(host, attacker), shell_of(host, victim));
+    // It prints `lease 694d5765fc71500b granted with TTL(3600s)`.
+    let granted = of_victim.run("etcdctl lease grant 3600").await;
+    let lease = granted.split(' ').nth(1).unwrap();
+    let key = format!("{}/attacked", victim.id.etcd_prefix());
+    of_victim.run(&format!("etcdctl put --lease={lease} {key} x")).await;
+    for command in [
+        format!("lease revoke {lease}"),
+        format!("lease keep-alive --once {lease}"),
+        format!("put --lease={lease} {}/attack x", attacker.id.etcd_prefix()),
+        "member remove 1".to_owned(),
+        "endpoint hashkv".to_owned(),
+    ] {
+        let refusal = of_attacker.attempt(&format!("etcdctl {command}")).await;
+        let refusal = refusal.expect_err(&command);
+        assert!(refusal.contains("permission denied"), "{refusal}");
+    }
+    let kept = of_victim.run(&format!("etcdctl get --print-value-only {key}")).await;
+    assert_eq!(kept.trim(), "x");
+    of_victim.run(&format!("etcdctl lease revoke {lease}")).await;
 }
 
 /// A member of etcd asks another one this.

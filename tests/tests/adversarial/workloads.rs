@@ -22,15 +22,18 @@ fn pod(name: &str, spec: &Value) -> Pod {
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": all})).unwrap()
 }
 
+/// A spec with one container, which has these fields.
+fn with_container(extra: &Value) -> Value {
+    let mut container = json!({"name": "c", "image": "i"});
+    for (key, value) in extra.as_object().unwrap() {
+        container[key] = value.clone();
+    }
+    json!({"containers": [container]})
+}
+
 /// Names and specs of pods that reach for the host, and the field that the reason names.
 fn refused_pods() -> Vec<(&'static str, Value, &'static str)> {
-    let container = |extra: Value| {
-        let mut container = json!({"name": "c", "image": "i"});
-        for (key, value) in extra.as_object().unwrap() {
-            container[key] = value.clone();
-        }
-        json!({"containers": [container]})
-    };
+    let container = |extra: Value| with_container(&extra);
     vec![
         ("host-network", json!({"hostNetwork": true}), "hostNetwork"),
         ("host-pid", json!({"hostPID": true}), "hostPID"),
@@ -99,11 +102,46 @@ fn refused_pods() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
+/// The same for profiles, probes and volumes.
+fn refused_by_profiles_probes_and_volumes() -> Vec<(&'static str, Value, &'static str)> {
+    let mut unmasked = with_container(&json!({"securityContext": {"procMount": "Unmasked"}}));
+    // Without a user namespace API servers reject it themselves.
+    unmasked["hostUsers"] = false.into();
+    let mut device =
+        with_container(&json!({"volumeMounts": [{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}]}));
+    device["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    vec![
+        ("proc-mount", unmasked, "procMount"),
+        ("device-mount", device, "mountPath"),
+        (
+            "app-armor",
+            json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+            "appArmorProfile",
+        ),
+        (
+            "se-linux",
+            json!({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+            "seLinuxOptions",
+        ),
+        (
+            "probe-host",
+            with_container(&json!({"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}})),
+            "livenessProbe",
+        ),
+        (
+            "inline-volume",
+            json!({"volumes": [{"name": "v", "csi": {"driver": "not-offered.example.com"}}]}),
+            "csi",
+        ),
+    ]
+}
+
 pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
-    let refused = refused_pods();
+    let mut refused = refused_pods();
+    refused.extend(refused_by_profiles_probes_and_volumes());
     for (name, spec, _) in &refused {
         pods.create(&PostParams::default(), &pod(name, spec))
             .await

@@ -5,6 +5,7 @@
 
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::policy_annotations;
+use berth_sync_rules::kinds::pod::DEVICE_MOUNTS;
 use berth_sync_rules::translation::device_variables::{
     CUDA_VERSION, DENIED_NAMES, DENIED_PREFIX, HARMLESS_INFIX, HARMLESS_NAMES, HARMLESS_PREFIXES, HARMLESS_SUFFIXES,
     HARMLESS_VISIBLE_DEVICES, NO_DEVICE, NVIDIA, VISIBLE_DEVICES, VISIBLE_DEVICES_KEY, cut_visible_devices,
@@ -30,6 +31,17 @@ pub(crate) fn validate_containers(containers: &str) -> Validation {
             is_completed("f.?prefix.orValue('')"),
         ),
         MESSAGE,
+    )
+}
+
+/// No mount of the containers in a list of a pod's spec is one that runtimes take for a device: those are chosen by the scheduler as well.
+pub(crate) fn validate_mounts(containers: &str) -> Validation {
+    validation(
+        format!(
+            "object.spec.?{containers}.orValue([]).all(c, \
+             c.?volumeMounts.orValue([]).all(m, !m.mountPath.contains('{DEVICE_MOUNTS}')))"
+        ),
+        "volumeMounts may not choose devices by their mountPath: the scheduler assigns them",
     )
 }
 
@@ -138,6 +150,15 @@ mod tests {
             }
         }
         assert!(pods.variables.contains(&given_variables()));
+        let new_pods = crate::pods::build_policies();
+        let new_pods = new_pods.iter().find(|policy| policy.name == "berth-new-pods").unwrap();
+        for containers in ["containers", "initContainers"] {
+            let expected = validate_mounts(containers);
+            assert!(new_pods.validations.contains(&expected), "{containers}");
+        }
+        let of_ephemeral = validate_mounts("ephemeralContainers").expression;
+        let is_in = |validation: &Validation| validation.expression.ends_with(&format!(" || {of_ephemeral}"));
+        assert!(pods.validations.iter().any(is_in));
         let sources = build_policy();
         assert_eq!(sources.resource_rules[0].resources, ["configmaps", "secrets"]);
     }

@@ -12,10 +12,14 @@ pub(super) mod status;
 pub(super) mod team_pods;
 pub(super) mod user_quotas;
 
+#[cfg(test)]
+mod field_tests;
+
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{
     DEVICES_BY_CLASS, labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS,
 };
+use berth_sync_rules::kinds::pod::KUBELET_ATTRIBUTES;
 
 pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
@@ -60,7 +64,20 @@ fn build_pod_policy() -> AdmissionPolicy {
             device_variables::validate_containers("containers"),
             device_variables::validate_containers("initContainers"),
             device_variables::validate_containers("ephemeralContainers"),
+            validate_mounts_of_ephemeral_containers(),
         ],
+    }
+}
+
+/// The mounts of other containers are those with which the pod was created.
+fn validate_mounts_of_ephemeral_containers() -> Validation {
+    let mounts = device_variables::validate_mounts("ephemeralContainers");
+    Validation {
+        expression: format!(
+            "request.?subResource.orValue('') != 'ephemeralcontainers' || {}",
+            mounts.expression
+        ),
+        ..mounts
     }
 }
 
@@ -81,6 +98,8 @@ fn validate_tolerations() -> Validation {
 
 /// Fields that cannot change after a pod was created.
 fn build_new_pod_policy() -> AdmissionPolicy {
+    let mut validations = validate_new_pods();
+    validations.extend(validate_volumes());
     AdmissionPolicy {
         name: "berth-new-pods",
         description: "Pods of a tenant are created as its class allows.",
@@ -106,81 +125,65 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             ("volumes", "object.spec.?volumes.orValue([])".into()),
             ("account", "object.spec.?serviceAccountName.orValue('')".into()),
         ],
-        validations: vec![
-            validation(
-                "object.spec.?nodeName.orValue('') == ''",
-                "spec.nodeName must be left to the scheduler",
-            ),
-            validation(
-                "variables.account == 'default' || (variables.account != '' && variables.account in variables.serviceAccounts)",
-                "spec.serviceAccountName must be default, or an account that the tenant's class maps",
-            ),
-            validation(
-                "object.spec.?automountServiceAccountToken.orValue(true) == false",
-                "spec.automountServiceAccountToken must be false: tenants get no tokens of the host",
-            ),
-            validation(
-                "object.spec.?dnsPolicy.orValue('') in ['None', 'Default']",
-                "spec.dnsPolicy must be None or Default: tenants may not use the host's cluster DNS",
-            ),
-            validation(
-                "object.spec.?schedulerName.orValue('default-scheduler') == 'default-scheduler' || \
-                 object.spec.schedulerName in variables.schedulers || '*' in variables.schedulers",
-                "spec.schedulerName must be default-scheduler, or one that the tenant's class lists",
-            ),
-            validation(
-                cel::is_priority_of_class("object.spec.?priorityClassName.orValue('')"),
-                "spec.priorityClassName must be one of the tenant's class",
-            ),
-            validation(
-                "object.spec.?runtimeClassName.orValue('') == '' || \
-                 object.spec.runtimeClassName in variables.runtimeClasses || '*' in variables.runtimeClasses",
-                "spec.runtimeClassName must be one that the tenant's class lists",
-            ),
-            validation(
-                "variables.volumes.all(v, has(v.configMap) || has(v.secret) || has(v.emptyDir) || has(v.image) || \
-                 has(v.downwardAPI) || has(v.projected) || has(v.persistentVolumeClaim) || has(v.csi))",
-                "spec.volumes may not reach the node or the platform's network",
-            ),
-            validation(
-                "variables.volumes.all(v, !has(v.csi) || v.csi.driver in variables.inlineDrivers || \
-                 '*' in variables.inlineDrivers)",
-                "spec.volumes[].csi.driver must be one that the tenant's class lists",
-            ),
-            // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own. A token
-            // for any other audience could be one for the host's API server.
-            validation(
-                format!(
-                    "variables.volumes.all(v, !has(v.projected) || {}.all(s, \
-                     has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
-                     (has(s.serviceAccountToken) && \
-                     (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
-                    cel::list("v.projected", "sources")
-                ),
-                "spec.volumes[].projected may hold no certificates of the host, and tokens only for audiences that the class lists for the account",
-            ),
-            // A kubelet would make variables of the tenant's Services, whose names and ports the tenant chooses. The syncer makes them itself,
-            // without those that choose devices.
-            validation(
-                "object.spec.?enableServiceLinks.orValue(true) == false",
-                "spec.enableServiceLinks must be false: names of Services and ports would become environment variables",
-            ),
-            validate_pod_affinity(),
-            // Each may hold up an eviction for as long as it says that it works on it.
-            validation(
-                "dyn(object.spec).?evictionResponders.orValue([]).size() == 0",
-                "spec.evictionResponders may not be set: evictions of the host would wait for them",
-            ),
-            validation(
-                "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
-                "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
-            ),
-            validate_probes("containers"),
-            validate_probes("initContainers"),
-            validate_devices("containers"),
-            validate_devices("initContainers"),
-        ],
+        validations,
     }
+}
+
+fn validate_new_pods() -> Vec<Validation> {
+    vec![
+        validation(
+            "object.spec.?nodeName.orValue('') == ''",
+            "spec.nodeName must be left to the scheduler",
+        ),
+        validation(
+            "variables.account == 'default' || (variables.account != '' && variables.account in variables.serviceAccounts)",
+            "spec.serviceAccountName must be default, or an account that the tenant's class maps",
+        ),
+        validation(
+            "object.spec.?automountServiceAccountToken.orValue(true) == false",
+            "spec.automountServiceAccountToken must be false: tenants get no tokens of the host",
+        ),
+        validation(
+            "object.spec.?dnsPolicy.orValue('') in ['None', 'Default']",
+            "spec.dnsPolicy must be None or Default: tenants may not use the host's cluster DNS",
+        ),
+        validation(
+            "object.spec.?schedulerName.orValue('default-scheduler') == 'default-scheduler' || \
+             object.spec.schedulerName in variables.schedulers || '*' in variables.schedulers",
+            "spec.schedulerName must be default-scheduler, or one that the tenant's class lists",
+        ),
+        validation(
+            cel::is_priority_of_class("object.spec.?priorityClassName.orValue('')"),
+            "spec.priorityClassName must be one of the tenant's class",
+        ),
+        validation(
+            "object.spec.?runtimeClassName.orValue('') == '' || \
+             object.spec.runtimeClassName in variables.runtimeClasses || '*' in variables.runtimeClasses",
+            "spec.runtimeClassName must be one that the tenant's class lists",
+        ),
+        // A kubelet would make variables of the tenant's Services, whose names and ports the tenant chooses. The syncer makes them itself,
+        // without those that choose devices.
+        validation(
+            "object.spec.?enableServiceLinks.orValue(true) == false",
+            "spec.enableServiceLinks must be false: names of Services and ports would become environment variables",
+        ),
+        validate_pod_affinity(),
+        // Each may hold up an eviction for as long as it says that it works on it.
+        validation(
+            "dyn(object.spec).?evictionResponders.orValue([]).size() == 0",
+            "spec.evictionResponders may not be set: evictions of the host would wait for them",
+        ),
+        validation(
+            "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
+            "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
+        ),
+        validate_probes("containers"),
+        validate_probes("initContainers"),
+        validate_devices("containers"),
+        validate_devices("initContainers"),
+        device_variables::validate_mounts("containers"),
+        device_variables::validate_mounts("initContainers"),
+    ]
 }
 
 /// Variable: the most seconds that a pod may take to end.
@@ -191,6 +194,42 @@ fn max_grace_variable() -> (&'static str, String) {
         "maxGrace",
         format!("int(namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{default}'))"),
     )
+}
+
+/// Volumes reach neither the node nor the network of the platform, and drivers and signers of the host take a pod for no other.
+fn validate_volumes() -> Vec<Validation> {
+    vec![
+        validation(
+            "variables.volumes.all(v, has(v.configMap) || has(v.secret) || has(v.emptyDir) || has(v.image) || \
+             has(v.downwardAPI) || has(v.projected) || has(v.persistentVolumeClaim) || has(v.csi))",
+            "spec.volumes may not reach the node or the platform's network",
+        ),
+        validation(
+            "variables.volumes.all(v, !has(v.csi) || v.csi.driver in variables.inlineDrivers || \
+             '*' in variables.inlineDrivers)",
+            "spec.volumes[].csi.driver must be one that the tenant's class lists",
+        ),
+        // A driver that does not ask for them would take them for those of the kubelet.
+        validation(
+            format!(
+                "variables.volumes.all(v, !has(v.csi) || \
+                 v.csi.?volumeAttributes.orValue({{}}).all(k, !k.startsWith('{KUBELET_ATTRIBUTES}')))"
+            ),
+            "spec.volumes[].csi.volumeAttributes may not say to the driver which pod it is: the kubelet does",
+        ),
+        // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own. A token
+        // for any other audience could be one for the host's API server.
+        validation(
+            format!(
+                "variables.volumes.all(v, !has(v.projected) || {}.all(s, \
+                 has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
+                 (has(s.serviceAccountToken) && \
+                 (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
+                cel::list("v.projected", "sources")
+            ),
+            "spec.volumes[].projected may hold no certificates of the host, and tokens only for audiences that the class lists for the account",
+        ),
+    ]
 }
 
 /// Terms about pods are about those of the tenant. The host's scheduler places no pod on a node where one of another namespace keeps it away: a

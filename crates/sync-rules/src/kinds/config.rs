@@ -78,6 +78,7 @@ const FIELDS: Fields = &[
     ("immutable", Rule::Copy),
     ("kind", Rule::Ignore("the engine sets it")),
     ("metadata", Rule::Rewrite),
+    ("stringData", Rule::Ignore("API servers keep it in the data")),
     ("type", Rule::Rewrite),
 ];
 
@@ -137,6 +138,7 @@ impl ToHost for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::schemas;
     use crate::model::tenant::test_tenant;
     use crate::registry;
 
@@ -242,5 +244,10 @@ mod tests {
             .references()
             .set(&KindId::Pod.key(Name::new("a", "pod")), [target].into());
         assert_eq!(rules.desired_state(&cache, &name, &Value::Null), DesiredState::Sync);
+    }
+
+    #[test]
+    fn every_field_of_every_version_has_a_rule() {
+        schemas::check(&[("ConfigMap", FIELDS), ("Secret", FIELDS)]);
     }
 }

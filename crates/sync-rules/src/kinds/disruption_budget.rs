@@ -110,7 +110,7 @@ impl ToHost for Budgets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::tenant::test_tenant, registry, translation::sizes::count_bytes};
+    use crate::{kinds::schemas, model::tenant::test_tenant, registry, translation::sizes::count_bytes};
     use serde_json::Map;
 
     /// The host budget of one in the tenant, or the fields that are denied.
@@ -289,5 +289,14 @@ mod tests {
             json!({"berth.dev/tenant": "vision-aaaaaaaaaaaaa", "berth.dev/namespace": "shop"})
         );
         assert_eq!(spec(&json!({"spec": {"minAvailable": 1}})).get("selector"), None);
+    }
+
+    #[test]
+    fn every_field_of_every_version_has_a_rule() {
+        schemas::check(&[
+            ("LabelSelector", schemas::LABEL_SELECTOR),
+            ("LabelSelectorRequirement", schemas::REQUIREMENT),
+            ("PodDisruptionBudgetSpec", SPEC),
+        ]);
     }
 }

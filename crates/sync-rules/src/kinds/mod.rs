@@ -17,5 +17,7 @@ pub mod node_taints;
 pub mod pod;
 pub mod runtime_class;
 pub mod schedule;
+#[cfg(test)]
+mod schemas;
 pub mod service;
 pub mod storage;

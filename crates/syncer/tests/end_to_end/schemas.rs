@@ -1,4 +1,4 @@
-//! The schemas against which the tables of a pod's fields are checked are those of the API servers.
+//! The schemas against which the tables of fields are checked are those of the API servers.
 
 use crate::setup::TURNS;
 use berth_local::{NodePlan, TestHost, process};
@@ -14,13 +14,54 @@ fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// Fields and their types of everything that pods are made of.
-fn extract(schemas: &Value) -> Types {
+/// The path of a document, and the names of structures in it.
+type Document = (&'static str, &'static [&'static str]);
+
+/// The names of the files, and of what each has the structures.
+const FILES: [(&str, &[Document]); 2] = [
+    (
+        "pod",
+        &[(
+            "api/v1",
+            &["io.k8s.api.core.v1.PodSpec", "io.k8s.api.core.v1.PodStatus"],
+        )],
+    ),
+    (
+        "kinds",
+        &[
+            (
+                "api/v1",
+                &[
+                    "io.k8s.api.core.v1.ConfigMap",
+                    "io.k8s.api.core.v1.PersistentVolumeClaimSpec",
+                    "io.k8s.api.core.v1.Secret",
+                    "io.k8s.api.core.v1.ServiceSpec",
+                ],
+            ),
+            ("apis/discovery.k8s.io/v1", &["io.k8s.api.discovery.v1.EndpointSlice"]),
+            (
+                "apis/networking.k8s.io/v1",
+                &[
+                    "io.k8s.api.networking.v1.IngressSpec",
+                    "io.k8s.api.networking.v1.NetworkPolicySpec",
+                ],
+            ),
+            ("apis/policy/v1", &["io.k8s.api.policy.v1.PodDisruptionBudgetSpec"]),
+            (
+                "apis/resource.k8s.io/v1",
+                &[
+                    "io.k8s.api.resource.v1.ResourceClaimSpec",
+                    "io.k8s.api.resource.v1.ResourceClaimTemplateSpec",
+                ],
+            ),
+        ],
+    ),
+];
+
+/// Fields and their types of everything that some structures are made of.
+fn extract(schemas: &Value, roots: &[&str]) -> Types {
     let mut types = Types::new();
-    let mut todo = vec![
-        "io.k8s.api.core.v1.PodSpec".to_owned(),
-        "io.k8s.api.core.v1.PodStatus".to_owned(),
-    ];
+    let mut todo: Vec<String> = roots.iter().map(ToString::to_string).collect();
     while let Some(name) = todo.pop() {
         if types.contains_key(short(&name)) {
             continue;
@@ -55,10 +96,25 @@ fn type_of(schemas: &Value, schema: &Value, todo: &mut Vec<String>) -> String {
     }
 }
 
-/// With `BERTH_UPDATE_SCHEMAS=1` writes the files instead of comparing them: the unit tests then name the fields
-/// without a rule.
+/// With `BERTH_UPDATE_SCHEMAS=1` writes the file instead of comparing it: the unit tests then name the fields without a rule.
+fn compare(name: &str, types: &Types) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sync-rules/schemas");
+    let file = folder.join(name);
+    if std::env::var_os("BERTH_UPDATE_SCHEMAS").is_some() {
+        let text = serde_json::to_string_pretty(types).unwrap() + "\n";
+        std::fs::write(&file, text).unwrap();
+    }
+    let kept: Types = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(
+        &kept,
+        types,
+        "{}: update it with BERTH_UPDATE_SCHEMAS=1",
+        file.display()
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_schemas_of_pods_are_the_servers() {
+async fn the_schemas_of_kinds_are_the_servers() {
     let _turn = TURNS.acquire().await.unwrap();
     berth_runtime::install_crypto();
     for version in [
@@ -73,15 +129,14 @@ async fn the_schemas_of_pods_are_the_servers() {
         .unwrap();
         host.supervisor().stop(process::SCHEDULER, None).await.unwrap();
         let client = host.client().await.unwrap();
-        let request = Request::get("/openapi/v3/api/v1").body(Vec::new()).unwrap();
-        let document: Value = client.request(request).await.unwrap();
-        let types = extract(&document["components"]["schemas"]);
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../sync-rules/schemas/pod-{version}.json"));
-        if std::env::var_os("BERTH_UPDATE_SCHEMAS").is_some() {
-            let text = serde_json::to_string_pretty(&types).unwrap() + "\n";
-            std::fs::write(&file, text).unwrap();
+        for (name, documents) in FILES {
+            let mut types = Types::new();
+            for (path, roots) in documents {
+                let request = Request::get(format!("/openapi/v3/{path}")).body(Vec::new()).unwrap();
+                let document: Value = client.request(request).await.unwrap();
+                types.extend(extract(&document["components"]["schemas"], roots));
+            }
+            compare(&format!("{name}-{version}.json"), &types);
         }
-        let kept: Types = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        assert_eq!(kept, types, "{}: update it with BERTH_UPDATE_SCHEMAS=1", file.display());
     }
 }

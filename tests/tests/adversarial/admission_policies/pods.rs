@@ -39,7 +39,7 @@ pub(super) async fn new(credential: &StolenCredential) {
         json!({"serviceAccountName": "no-tokens"}),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
-        volume(&json!({"csi": {"driver": "scratch.example.com"}})),
+        volume(&json!({"csi": {"driver": "scratch.example.com", "volumeAttributes": {"size": "1Gi"}}})),
         // The API server writes null for the list.
         volume(&json!({"projected": {}})),
         affinity(
@@ -87,6 +87,12 @@ pub(super) async fn new(credential: &StolenCredential) {
         (
             "spec.volumes[].csi.driver",
             volume(&json!({"csi": {"driver": "other.example.com"}})),
+        ),
+        (
+            "spec.volumes[].csi.volumeAttributes",
+            volume(
+                &json!({"csi": {"driver": "scratch.example.com", "volumeAttributes": {"csi.storage.k8s.io/pod.namespace": "other"}}}),
+            ),
         ),
         (
             "spec.terminationGracePeriodSeconds",
@@ -234,10 +240,21 @@ pub(super) async fn device_variables(credential: &StolenCredential) {
         let pod = credential.pod(&env_from(&json!({"prefix": prefix, "configMapRef": {"name": "c"}})));
         credential.expect_denied("choose devices", &pod).await;
     }
+    // Runtimes can be configured to take such mounts for devices.
+    for list in ["containers", "initContainers"] {
+        let mounted = |path: &str| {
+            let container = json!({"name": "m", "image": "i", "volumeMounts": [{"name": "v", "mountPath": path}]});
+            credential.pod(&json!({list: [container], "volumes": [{"name": "v", "emptyDir": {}}]}))
+        };
+        let devices = mounted("/var/run/nvidia-container-devices/all");
+        credential.expect_denied("choose devices", &devices).await;
+        credential.expect_allowed(&mounted("/var/run/devices")).await;
+    }
 }
 
 pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
-    let pod = with(&credential.pod(&json!({})), &json!({"metadata": {"name": "allowed"}}));
+    let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
+    let pod = with(&credential.pod(&volumes), &json!({"metadata": {"name": "allowed"}}));
     let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
     let pod: Pod = serde_json::from_value(pod).unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();
@@ -248,6 +265,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     let live: Value = serde_json::to_value(pods.get("allowed").await.unwrap()).unwrap();
     let tolerations = [live["spec"]["tolerations"].as_array().unwrap().as_slice(), &more[1..]].concat();
     let debug = json!([{"name": "d", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]);
+    let mounts = json!([{"name": "d", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/run/nvidia-container-devices/0"}]}]);
     for (message, subresource, patch) in [
         ("spec.tolerations", None, json!({"spec": {"tolerations": tolerations}})),
         (
@@ -284,6 +302,11 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             "choose devices",
             Some("ephemeralcontainers"),
             json!({"spec": {"ephemeralContainers": debug}}),
+        ),
+        (
+            "choose devices by their mountPath",
+            Some("ephemeralcontainers"),
+            json!({"spec": {"ephemeralContainers": mounts}}),
         ),
     ] {
         credential.expect_pod_change_denied(message, subresource, &patch).await;

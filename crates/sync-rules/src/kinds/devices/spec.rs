@@ -200,3 +200,29 @@ fn list(
         into.insert(field.into(), items.into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::{devices::template, schemas};
+
+    #[test]
+    fn every_field_of_every_version_has_a_rule() {
+        schemas::check(&[
+            ("CELDeviceSelector", CEL),
+            ("CapacityRequirements", CAPACITY),
+            ("DeviceClaim", DEVICES),
+            ("DeviceClaimConfiguration", CONFIG),
+            ("DeviceConstraint", CONSTRAINT),
+            ("DeviceDerivedAttribute", DERIVED),
+            ("DeviceRequest", REQUEST),
+            ("DeviceSelector", SELECTOR),
+            ("DeviceSubRequest", ASKED),
+            ("DeviceToleration", TOLERATION),
+            ("ExactDeviceRequest", ASKED),
+            ("OpaqueDeviceConfiguration", OPAQUE),
+            ("ResourceClaimSpec", SPEC),
+            ("ResourceClaimTemplateSpec", template::SPEC),
+        ]);
+    }
+}

@@ -38,7 +38,7 @@ fn trim_host(template: &mut Value) {
     }
 }
 
-const SPEC: Fields = &[("metadata", Rule::Rewrite), ("spec", Rule::Rewrite)];
+pub(super) const SPEC: Fields = &[("metadata", Rule::Rewrite), ("spec", Rule::Rewrite)];
 /// What a template may say about the claims' metadata.
 const METADATA: Fields = &[
     ("annotations", Rule::Rewrite),

@@ -109,9 +109,9 @@ const SLICE: Fields = &[
 
 const ENDPOINT: Fields = &[
     ("addresses", Rule::Copy),
-    ("conditions", Rule::Copy),
+    ("conditions", Rule::Within(CONDITIONS)),
     ("deprecatedTopology", Rule::Ignore("nothing reads it")),
-    ("hints", Rule::Copy),
+    ("hints", Rule::Within(HINTS)),
     ("hostname", Rule::Copy),
     ("nodeName", Rule::Rewrite),
     ("targetRef", Rule::Ignore("nothing on the host reads it")),
@@ -124,6 +124,16 @@ const PORT: Fields = &[
     ("port", Rule::Copy),
     ("protocol", Rule::Copy),
 ];
+
+const CONDITIONS: Fields = &[
+    ("ready", Rule::Copy),
+    ("serving", Rule::Copy),
+    ("terminating", Rule::Copy),
+];
+
+const HINTS: Fields = &[("forNodes", Rule::Within(HINT)), ("forZones", Rule::Within(HINT))];
+
+const HINT: Fields = &[("name", Rule::Copy)];
 
 struct Slices;
 

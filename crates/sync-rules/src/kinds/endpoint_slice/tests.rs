@@ -1,4 +1,5 @@
 use super::*;
+use crate::kinds::schemas;
 use crate::model::{resource::Side, store::Stored, tenant::test_tenant};
 use crate::registry;
 use std::sync::Arc;
@@ -241,4 +242,17 @@ fn endpoints_by_name_are_denied() {
         Slices.translate(&cache(), &name(), &slice).unwrap_err()[0].field,
         "addressType"
     );
+}
+
+#[test]
+fn every_field_of_every_version_has_a_rule() {
+    schemas::check(&[
+        ("Endpoint", ENDPOINT),
+        ("EndpointConditions", CONDITIONS),
+        ("EndpointHints", HINTS),
+        ("EndpointPort", PORT),
+        ("EndpointSlice", SLICE),
+        ("ForNode", HINT),
+        ("ForZone", HINT),
+    ]);
 }

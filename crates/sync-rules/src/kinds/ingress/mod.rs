@@ -79,7 +79,8 @@ const BACKEND: Fields = &[
     ("resource", Rule::Deny("only Services can be backends")),
     ("service", Rule::Rewrite),
 ];
-const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
+const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Within(PORT))];
+const PORT: Fields = &[("name", Rule::Copy), ("number", Rule::Copy)];
 const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
 
 /// Where an Ingress names Services.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{
+    kinds::schemas,
     model::{Direction, Mirror, references::References, resource::Side, store::Stored, tenant::test_tenant},
     registry::{self, kind},
 };
@@ -312,4 +313,18 @@ fn the_status_is_synced_back() {
         Ingresses.sync_status(&cache, &name(), &observation),
         [TenantWrite::Status(status)]
     );
+}
+
+#[test]
+fn every_field_of_every_version_has_a_rule() {
+    schemas::check(&[
+        ("HTTPIngressPath", PATH),
+        ("HTTPIngressRuleValue", HTTP),
+        ("IngressBackend", BACKEND),
+        ("IngressRule", RULE),
+        ("IngressServiceBackend", SERVICE),
+        ("IngressSpec", SPEC),
+        ("IngressTLS", TLS),
+        ("ServiceBackendPort", PORT),
+    ]);
 }

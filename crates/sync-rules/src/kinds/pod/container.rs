@@ -58,6 +58,10 @@ pub const PORT: Fields = &[
     ("protocol", Rule::Copy),
 ];
 
+/// The folder of mounts that NVIDIA's container runtime can be configured to read as a list of devices. Runtimes and nodes have several paths that lead to it,
+/// so a path may not contain its name at all.
+pub const DEVICE_MOUNTS: &str = "nvidia-container-devices";
+
 /// The rules of `VolumeMount`.
 pub const MOUNT: Fields = &[
     ("bindMountOptions", Rule::Copy),
@@ -236,7 +240,7 @@ fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, 
         }
     }
     if let Some(target) = json::text(mount, &["mountPath"]) {
-        if is_device_list(target) {
+        if target.contains(DEVICE_MOUNTS) {
             issues.deny(
                 format!("{path}.mountPath"),
                 "mounts below this path select devices without the scheduler: request them as resources",
@@ -245,21 +249,4 @@ fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, 
         copied.insert("mountPath".into(), target.into());
     }
     copied
-}
-
-/// Whether a container runtime may read a mount at this path as a list of devices, as NVIDIA's can be configured to do.
-fn is_device_list(path: &str) -> bool {
-    const ROOT: &str = "/var/run/nvidia-container-devices";
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
-        if part == ".." {
-            parts.pop();
-        } else {
-            parts.push(part);
-        }
-    }
-    let path = format!("/{}/", parts.join("/"));
-    [ROOT, ROOT.trim_start_matches("/var")]
-        .iter()
-        .any(|root| path.starts_with(&format!("{root}/")))
 }

@@ -44,6 +44,7 @@ pub mod shape;
 mod shared;
 mod spec;
 pub mod status;
+mod structures;
 mod tables;
 mod targets;
 pub mod token;
@@ -56,10 +57,13 @@ mod volumes;
 #[cfg(test)]
 mod tests;
 
+pub use container::DEVICE_MOUNTS;
 pub use scheduling::group_priority_class;
 pub use security::{BASELINE_CAPABILITIES, SE_LINUX_TYPES, SYSCTLS};
 pub use shared::GPU_RUNTIMES;
+pub use structures::STRUCTURES;
 pub use targets::targets;
+pub use volume_claims::KUBELET_ATTRIBUTES;
 
 use crate::{
     kinds::devices::user_claims,

@@ -97,7 +97,7 @@ const SPEC: Fields = &[
     ("publishNotReadyAddresses", Rule::Copy),
     ("selector", Rule::Rewrite),
     ("sessionAffinity", Rule::Copy),
-    ("sessionAffinityConfig", Rule::Copy),
+    ("sessionAffinityConfig", Rule::Within(AFFINITY)),
     ("trafficDistribution", Rule::Copy),
     ("type", Rule::Rewrite),
 ];
@@ -119,6 +119,10 @@ const PORT: Fields = &[
     ("protocol", Rule::Copy),
     ("targetPort", Rule::Copy),
 ];
+
+const AFFINITY: Fields = &[("clientIP", Rule::Within(CLIENT_IP))];
+
+const CLIENT_IP: Fields = &[("timeoutSeconds", Rule::Copy)];
 
 /// Annotations that every Service may carry to the host: which of its own endpoints it prefers.
 pub const ANNOTATIONS: &[&str] = &[

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kinds::schemas;
 use crate::model::tenant::test_tenant;
 use crate::registry;
 use berth_api::SyncPolicy;
@@ -474,4 +475,14 @@ fn a_service_that_the_tenant_may_still_reject_leads_to_no_new_pods() {
         Services.reserved(desired, Some(&without))["spec"]["selector"],
         Value::Null
     );
+}
+
+#[test]
+fn every_field_of_every_version_has_a_rule() {
+    schemas::check(&[
+        ("ClientIPConfig", CLIENT_IP),
+        ("ServicePort", PORT),
+        ("ServiceSpec", SPEC),
+        ("SessionAffinityConfig", AFFINITY),
+    ]);
 }

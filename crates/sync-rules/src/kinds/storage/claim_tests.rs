@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    kinds::storage::fixtures::{self, claim, host_claim, name, put_host, put_tenant},
+    kinds::{
+        schemas,
+        storage::fixtures::{self, claim, host_claim, name, put_host, put_tenant},
+    },
     registry,
 };
 use berth_api::SyncPolicy;
@@ -237,4 +240,14 @@ fn a_volume_costs_requests_when_its_claim_is_made_and_when_it_changes() {
     let claim = translate(&fixtures::cache(), &claim(&json!({}))).unwrap().object;
     let costs = [true, false].map(|is_new| Claims.controller_requests(&claim, is_new));
     assert_eq!(costs, [7, 5]);
+}
+
+#[test]
+fn every_field_of_every_version_has_a_rule() {
+    schemas::check(&[
+        ("PersistentVolumeClaimSpec", SPEC),
+        ("TypedLocalObjectReference", SOURCE),
+        ("TypedObjectReference", SOURCE),
+        ("VolumeResourceRequirements", RESOURCES),
+    ]);
 }

@@ -4,6 +4,7 @@ mod too_many;
 
 use super::*;
 use crate::{
+    kinds::schemas,
     model::{KindId, store::Stored, tenant::test_tenant},
     registry,
     translation::{namespace_labels, pod_labels},
@@ -485,4 +486,31 @@ proptest! {
             prop_assert!(by_range || asked == given, "{host} is not {spec}");
         }
     }
+}
+
+/// A field that means less traffic must not be left out of what is on the host.
+#[test]
+fn every_field_of_every_version_has_a_rule() {
+    const BLOCK: Fields = &[("cidr", Rule::Rewrite), ("except", Rule::Rewrite)];
+    const PEER: Fields = &[
+        ("ipBlock", Rule::Rewrite),
+        ("namespaceSelector", Rule::Rewrite),
+        ("podSelector", Rule::Rewrite),
+    ];
+    schemas::check(&[
+        ("IPBlock", BLOCK),
+        ("LabelSelector", schemas::LABEL_SELECTOR),
+        ("LabelSelectorRequirement", schemas::REQUIREMENT),
+        (
+            "NetworkPolicyEgressRule",
+            &[("ports", Rule::Rewrite), ("to", Rule::Rewrite)],
+        ),
+        (
+            "NetworkPolicyIngressRule",
+            &[("from", Rule::Rewrite), ("ports", Rule::Rewrite)],
+        ),
+        ("NetworkPolicyPeer", PEER),
+        ("NetworkPolicyPort", PORT),
+        ("NetworkPolicySpec", SPEC),
+    ]);
 }

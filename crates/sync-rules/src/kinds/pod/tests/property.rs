@@ -1,10 +1,8 @@
 //! Pods and statuses generated at random from the API servers' schemas.
 
-use super::{
-    super::{Pods, update},
-    schema::{Types, schemas, structure},
-};
+use super::super::{Pods, update};
 use crate::{
+    kinds::schemas::{Types, of_pods as schemas, structure},
     model::{
         Cache, HostWrite, KindId, Observation, TenantWrite, ToHost, json,
         resource::{Name, host_name},

@@ -41,8 +41,8 @@ pub const INLINE: Fields = &[
     ("volumeAttributes", Rule::Rewrite),
 ];
 
-/// Prefix of the attributes by which a kubelet tells a driver about the pod.
-const KUBELETS: &str = "csi.storage.k8s.io/";
+/// Prefix of the attributes by which a kubelet says to a driver which pod it is. A kubelet does so only for drivers that ask for it.
+pub const KUBELET_ATTRIBUTES: &str = "csi.storage.k8s.io/";
 
 /// The name of the claim that the tenant's controllers make for an ephemeral volume of a pod.
 pub fn ephemeral(pod: &Value, volume: &Value) -> Option<String> {
@@ -250,7 +250,7 @@ pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &m
         issues.deny(format!("{path}.driver"), why);
     }
     let attributes = json::strings(source, &["volumeAttributes"]);
-    for key in attributes.keys().filter(|key| key.starts_with(KUBELETS)) {
+    for key in attributes.keys().filter(|key| key.starts_with(KUBELET_ATTRIBUTES)) {
         let field = format!("{path}.volumeAttributes[{key}]");
         issues.deny(field, "drivers learn this from the node");
     }
