@@ -70,6 +70,14 @@ impl Ranges for Client {
     }
 }
 
+/// What was read in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    keys: usize,
+    /// Bytes of the keys and their values.
+    bytes: usize,
+}
+
 /// What a page has so far.
 struct Page<'a> {
     begun: Instant,
@@ -81,17 +89,18 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Adds what was read. Returns how many bytes it has.
-    fn add(&mut self, pairs: Vec<KeyValue>) -> usize {
+    /// Adds what was read. Returns how much that is.
+    fn add(&mut self, pairs: Vec<KeyValue>) -> Amount {
         self.last = pairs.last().map(|pair| pair.key.clone()).or(self.last.take());
-        let mut bytes = 0;
+        let mut added = Amount::default();
         for pair in pairs {
-            bytes += pair.key.len() + pair.value.len();
-            self.keys += 1;
+            added.bytes += pair.key.len() + pair.value.len();
+            added.keys += 1;
             self.is_enough |= (self.keep)(pair);
         }
-        self.bytes += bytes;
-        bytes
+        self.keys += added.keys;
+        self.bytes += added.bytes;
+        added
     }
 
     fn is_full(&self) -> bool {
@@ -134,14 +143,12 @@ pub(super) async fn read_page(
         request.revision = revision;
     }
     let mut has_more = answer.more;
-    let (mut amount, mut bytes) = (READ_AT_ONCE, page.add(answer.kvs));
+    let mut read = page.add(answer.kvs);
     while has_more && range.is_folder && !page.is_full() {
         let Some(last) = page.last.clone() else { break };
         request.key = next_key(last);
-        let asked = next_amount(amount, bytes);
-        let (listed, more) = list_ranges(source, &request, asked).await?;
-        amount = asked;
-        (has_more, bytes) = read_ranges(source, &request, listed, &mut page).await?;
+        let (listed, more) = list_ranges(source, &request, next_amount(read)).await?;
+        (has_more, read) = read_ranges(source, &request, listed, &mut page).await?;
         has_more |= more;
     }
     Ok(PageEnd {
@@ -151,10 +158,10 @@ pub(super) async fn read_page(
     })
 }
 
-/// How many keys are listed next, if those before have so many bytes.
-fn next_amount(before: usize, bytes: usize) -> usize {
-    let fitting = before.saturating_mul(LOADED_AT_ONCE) / bytes.max(1);
-    let grown = before.saturating_mul(GROWTH);
+/// How many keys are listed next after what was read. A list may have been made shorter, so what was asked for says nothing of how large its values are.
+fn next_amount(before: Amount) -> usize {
+    let fitting = before.keys.saturating_mul(LOADED_AT_ONCE) / before.bytes.max(1);
+    let grown = before.keys.saturating_mul(GROWTH);
     fitting.min(grown).clamp(READ_AT_ONCE, LISTED_AT_ONCE)
 }
 
@@ -189,17 +196,18 @@ async fn list_ranges(
     }
 }
 
-/// Reads the values in ranges until the page is full. Returns whether some of these are not read, and how many bytes the others have.
+/// Reads the values in ranges until the page is full, but those of the first range at least: the list has cost more than they do. Returns whether some
+/// of these are not read, and how much the others have.
 async fn read_ranges(
     source: &dyn Ranges,
     options: &RangeRequest,
     ranges: Vec<Bounds>,
     page: &mut Page<'_>,
-) -> Result<(bool, usize), DatastoreError> {
-    let mut bytes = 0;
-    for (key, range_end) in ranges {
-        if page.is_full() {
-            return Ok((true, bytes));
+) -> Result<(bool, Amount), DatastoreError> {
+    let mut read = Amount::default();
+    for (number, (key, range_end)) in ranges.into_iter().enumerate() {
+        if number > 0 && page.is_full() {
+            return Ok((true, read));
         }
         let request = RangeRequest {
             key,
@@ -208,13 +216,15 @@ async fn read_ranges(
             ..options.clone()
         };
         let answer = source.range(request).await.map_err(failed("read keys"))?;
-        bytes += page.add(answer.kvs);
+        let added = page.add(answer.kvs);
+        read.keys += added.keys;
+        read.bytes += added.bytes;
         // Keys were written between those that were listed. The next list has them.
         if answer.more {
-            return Ok((true, bytes));
+            return Ok((true, read));
         }
     }
-    Ok((false, bytes))
+    Ok((false, read))
 }
 
 /// The ranges in which the values of listed keys are read: a few keys in each, from `start` on and without gaps. The last one ends with the last key, or

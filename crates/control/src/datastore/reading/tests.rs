@@ -186,8 +186,24 @@ async fn long_keys_are_read_although_a_list_of_them_is_too_long() {
     let etcd = Etcd::with(small.chain(long));
     assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
     let work = etcd.work.lock().unwrap();
-    let is_long_list = |request: &RangeRequest| request.keys_only && request.limit == limit_of(LISTED_AT_ONCE);
-    assert!(work.requests.iter().any(is_long_list), "no list was too long");
+    assert!(work.requests.iter().any(is_longest_list), "no list was too long");
+}
+
+fn is_longest_list(request: &RangeRequest) -> bool {
+    request.keys_only && request.limit == limit_of(LISTED_AT_ONCE)
+}
+
+/// etcd loads all of a list before control refuses it.
+#[tokio::test(start_paused = true)]
+async fn after_a_list_that_was_too_long_the_next_one_is_short() {
+    let small = (0..188).map(|number| (key(&format!("a/{number:06}")), b"v".to_vec()));
+    let long = (0..30).map(|number| (key(&format!("b/{number:06}{}", "n".repeat(1400 << 10))), Vec::new()));
+    let etcd = Etcd::with(small.chain(long));
+    assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
+    let work = etcd.work.lock().unwrap();
+    let longest = work.requests.iter().filter(|request| is_longest_list(request));
+    // 168 small ones are read before, and the others of them in short lists.
+    assert_eq!(longest.count(), 1);
 }
 
 #[tokio::test]
@@ -269,7 +285,8 @@ async fn a_slow_etcd_ends_a_page_early() {
     let begun = Instant::now();
     let (pairs, end) = read(&etcd, None, ReadAt::Newest).await;
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert_eq!((pairs.len(), end.has_more), (READ_AT_ONCE, true));
+    // For a list of which nothing is read, etcd would have counted all keys in vain.
+    assert_eq!((pairs.len(), end.has_more), (2 * READ_AT_ONCE, true));
     assert_eq!(read_all(&etcd).await.len(), 1000);
 }
 
@@ -308,11 +325,14 @@ async fn outside_of_folders_one_key_is_read() {
 
 #[test]
 fn lists_grow_while_what_was_read_is_small() {
-    let small: Vec<usize> = std::iter::successors(Some(READ_AT_ONCE), |before| Some(next_amount(*before, 0)))
+    let next = |keys: usize, bytes: usize| next_amount(Amount { keys, bytes });
+    let small: Vec<usize> = std::iter::successors(Some(READ_AT_ONCE), |keys| Some(next(*keys, 0)))
         .take(6)
         .collect();
     assert_eq!(small, [8, 32, 128, 512, 512, 512]);
-    assert_eq!(next_amount(8, 8 << 20), 16);
-    assert_eq!(next_amount(512, 512 << 20), 16);
-    assert_eq!(next_amount(8, usize::MAX), READ_AT_ONCE);
+    assert_eq!(next(8, 8 << 20), 16);
+    assert_eq!(next(512, 512 << 20), 16);
+    assert_eq!(next(8, usize::MAX), READ_AT_ONCE);
+    // All that was listed is gone.
+    assert_eq!(next(0, 0), READ_AT_ONCE);
 }
