@@ -6,7 +6,7 @@
 
 use super::{
     DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,
-    range::{PageRequest, next_key},
+    range::{PageRequest, end_after, start_of},
     reading::{ReadAt, read_page},
     usage::count_keys,
 };
@@ -233,8 +233,9 @@ impl TenantContents for Datastore {
         };
         let end = read_page(&client, &page, ReadAt::Newest, &mut is_enough).await?;
         if let Some(last) = &end.last {
-            // No API server of the tenant runs, so nothing else is between the two.
-            let operations = vec![delete(page.start.clone(), next_key(last.clone()))];
+            // No API server of the tenant runs, so nothing else is between the two. All before is deleted, and all behind is to be.
+            let bounds = (start_of(page.start.clone()), end_after(last.clone()));
+            let operations = vec![delete(bounds.0, bounds.1)];
             self.commit(tenant, record, operations).await?;
         }
         Ok(page.next(&prefix, range, end.last, end.has_more))

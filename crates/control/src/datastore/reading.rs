@@ -7,7 +7,7 @@
 
 use super::{
     DatastoreError, failed,
-    range::{PageRequest, limit_of, next_key},
+    range::{PageRequest, end_after, limit_of, next_key},
 };
 use async_trait::async_trait;
 use berth_etcd::{
@@ -219,7 +219,7 @@ async fn read_ranges(
         let added = page.add(answer.kvs);
         read.keys += added.keys;
         read.bytes += added.bytes;
-        // Keys were written between those that were listed. The next list has them.
+        // Keys were written between those that were listed, or there are several long ones. The next list has them.
         if answer.more {
             return Ok((true, read));
         }
@@ -228,13 +228,16 @@ async fn read_ranges(
 }
 
 /// The ranges in which the values of listed keys are read: a few keys in each, from `start` on and without gaps. The last one ends with the last key, or
-/// with `end`.
+/// with `end`. Ends of long keys are short, so others may be before them.
 fn value_ranges(start: &[u8], listed: &[KeyValue], end: Option<&[u8]>) -> Vec<Bounds> {
     let mut start = start.to_vec();
     let mut ranges = Vec::new();
     for last in listed.chunks(READ_AT_ONCE).filter_map(<[KeyValue]>::last) {
-        let next = next_key(last.key.clone());
-        ranges.push((std::mem::replace(&mut start, next.clone()), next));
+        let next = end_after(last.key.clone());
+        // Otherwise the range before has these as well.
+        if start < next {
+            ranges.push((std::mem::replace(&mut start, next.clone()), next));
+        }
     }
     if let (Some(end), Some((_, last))) = (end, ranges.last_mut()) {
         *last = end.to_vec();

@@ -9,6 +9,8 @@ use std::{
 
 const FOLDER: &str = "/berth/a/secrets/";
 const REVISION: i64 = 7;
+/// Bytes of a request that etcd accepts.
+const MAX_REQUEST: usize = 2 << 20;
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
 /// What etcd has done.
@@ -53,6 +55,9 @@ impl Etcd {
     fn answer(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
         if let Some(why) = self.refuses_lists.filter(|_| request.keys_only) {
             return Err(Status::out_of_range(why));
+        }
+        if request.key.len() + request.range_end.len() > MAX_REQUEST {
+            return Err(Status::resource_exhausted("grpc: received message larger than max"));
         }
         let pairs = self.pairs.lock().unwrap();
         let inside = || pairs.range(request.key.clone()..request.range_end.clone());
@@ -187,6 +192,22 @@ async fn long_keys_are_read_although_a_list_of_them_is_too_long() {
     assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
     let work = etcd.work.lock().unwrap();
     assert!(work.requests.iter().any(is_longest_list), "no list was too long");
+}
+
+/// Keys that are so long that no request has two of them.
+#[tokio::test(start_paused = true)]
+async fn keys_between_long_ones_and_those_that_begin_with_the_same_are_read_once() {
+    let suffix = |number: usize| "n".repeat(if number % 4 == 3 { 1400 << 10 } else { 1 });
+    let mixed = (0..60).map(|number| (key(&format!("a/{number:06}{}", suffix(number))), Vec::new()));
+    let begin = "b".repeat(100 << 10);
+    let same = (0..40).map(|number| (key(&format!("{begin}{number:06}")), Vec::new()));
+    let bytes = (0..40_u8).map(|number| {
+        let name = [&[u8::MAX].repeat(100 << 10)[..], &[number]].concat();
+        ([FOLDER.as_bytes(), &name].concat(), Vec::new())
+    });
+    let etcd = Etcd::with(mixed.chain(same).chain(bytes));
+    assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
+    assert_eq!(stored_keys(&etcd).len(), 140);
 }
 
 fn is_longest_list(request: &RangeRequest) -> bool {
