@@ -2,7 +2,7 @@
 
 use berth_etcd::prefix_end;
 
-/// Bytes of the bounds that are sent with another one. etcd accepts no request above 2 MiB, or 1.5 MiB if it writes: fewer than two keys may have.
+/// Bytes of a bound that is sent with another one. Two keys may be longer than a request: etcd accepts 2 MiB, and 1.5 MiB of a write.
 const LONGEST_BOUND: usize = 64 << 10;
 /// Folder of the Events below the prefix of a tenant.
 pub(super) const EVENTS: &str = "events/";

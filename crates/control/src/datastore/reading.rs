@@ -23,6 +23,8 @@ const READ_AT_ONCE: usize = 8;
 const LISTED_AT_ONCE: usize = 512;
 /// By how much a list may be longer than the one before.
 const GROWTH: usize = 4;
+/// Keys of a folder that are so many that counting them takes longer than reading many values. Lists are as long as they may be at once then.
+const MANY_KEYS: i64 = 100_000;
 /// Bytes that etcd should load for a list.
 const LOADED_AT_ONCE: usize = 16 << 20;
 /// Bytes of an answer that are accepted.
@@ -31,7 +33,7 @@ const MAX_ANSWER: usize = 16 << 20;
 const MOST_BYTES: usize = 4 << 20;
 /// Keys after which a page ends.
 const MOST_KEYS: usize = 4096;
-/// Time after which a page ends: others wait for their turn, and who gives up loses no more than that.
+/// Time after which a page ends: others wait for their turn, and who gives up loses no more than that. The values of a list may take as long as the list has.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// As of when keys are read.
@@ -80,7 +82,8 @@ struct Amount {
 
 /// What a page has so far.
 struct Page<'a> {
-    begun: Instant,
+    /// When it ends, unless it was full before.
+    until: Instant,
     keys: usize,
     bytes: usize,
     last: Option<Vec<u8>>,
@@ -104,7 +107,7 @@ impl Page<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.is_enough || self.keys >= MOST_KEYS || self.bytes >= MOST_BYTES || self.begun.elapsed() >= MOST_TIME
+        self.is_enough || self.keys >= MOST_KEYS || self.bytes >= MOST_BYTES
     }
 }
 
@@ -120,7 +123,7 @@ pub(super) async fn read_page(
     keep: &mut (dyn FnMut(KeyValue) -> bool + Send),
 ) -> Result<PageEnd, DatastoreError> {
     let mut page = Page {
-        begun: Instant::now(),
+        until: Instant::now() + MOST_TIME,
         keys: 0,
         bytes: 0,
         last: None,
@@ -143,12 +146,19 @@ pub(super) async fn read_page(
         request.revision = revision;
     }
     let mut has_more = answer.more;
+    let growth = if answer.count < MANY_KEYS {
+        GROWTH
+    } else {
+        LISTED_AT_ONCE
+    };
     let mut read = page.add(answer.kvs);
-    while has_more && range.is_folder && !page.is_full() {
+    while has_more && range.is_folder && !page.is_full() && Instant::now() < page.until {
         let Some(last) = page.last.clone() else { break };
         request.key = next_key(last);
-        let (listed, more) = list_ranges(source, &request, next_amount(read)).await?;
-        (has_more, read) = read_ranges(source, &request, listed, &mut page).await?;
+        let begun = Instant::now();
+        let (listed, more) = list_ranges(source, &request, next_amount(read, growth)).await?;
+        let until = page.until.max(Instant::now() + begun.elapsed());
+        (has_more, read) = read_ranges(source, &request, listed, until, &mut page).await?;
         has_more |= more;
     }
     Ok(PageEnd {
@@ -159,9 +169,9 @@ pub(super) async fn read_page(
 }
 
 /// How many keys are listed next after what was read. A list may have been made shorter, so what was asked for says nothing of how large its values are.
-fn next_amount(before: Amount) -> usize {
+fn next_amount(before: Amount, growth: usize) -> usize {
     let fitting = before.keys.saturating_mul(LOADED_AT_ONCE) / before.bytes.max(1);
-    let grown = before.keys.saturating_mul(GROWTH);
+    let grown = before.keys.saturating_mul(growth);
     fitting.min(grown).clamp(READ_AT_ONCE, LISTED_AT_ONCE)
 }
 
@@ -196,17 +206,18 @@ async fn list_ranges(
     }
 }
 
-/// Reads the values in ranges until the page is full, but those of the first range at least: the list has cost more than they do. Returns whether some
-/// of these are not read, and how much the others have.
+/// Reads the values in ranges until the page is full or until this time, but those of the first range at least: the list has cost more than they do. Returns
+/// whether some of these are not read, and how much the others have.
 async fn read_ranges(
     source: &dyn Ranges,
     options: &RangeRequest,
     ranges: Vec<Bounds>,
+    until: Instant,
     page: &mut Page<'_>,
 ) -> Result<(bool, Amount), DatastoreError> {
     let mut read = Amount::default();
     for (number, (key, range_end)) in ranges.into_iter().enumerate() {
-        if number > 0 && page.is_full() {
+        if number > 0 && (page.is_full() || Instant::now() >= until) {
             return Ok((true, read));
         }
         let request = RangeRequest {

@@ -31,6 +31,8 @@ struct Etcd {
     written_after_list: Mutex<Option<(Vec<Vec<u8>>, bool)>>,
     /// How long an answer takes.
     delay: Duration,
+    /// How long it takes to count a key.
+    time_to_count: Duration,
     /// Why lists are refused.
     refuses_lists: Option<&'static str>,
 }
@@ -85,7 +87,7 @@ impl Etcd {
             header: Some(ResponseHeader { revision: REVISION }),
             more: count > kvs.len(),
             kvs,
-            count: 0,
+            count: i64::try_from(count).unwrap(),
         })
     }
 }
@@ -93,10 +95,13 @@ impl Etcd {
 #[async_trait]
 impl Ranges for Etcd {
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        if !self.delay.is_zero() {
-            tokio::time::sleep(self.delay).await;
-        }
+        let counted = self.work.lock().unwrap().counted;
         let answer = self.answer(&request);
+        let counted = self.work.lock().unwrap().counted - counted;
+        let delay = self.delay + self.time_to_count * u32::try_from(counted).unwrap();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         if request.keys_only
             && let Some((written, are_others_deleted)) = self.written_after_list.lock().unwrap().take()
         {
@@ -311,6 +316,19 @@ async fn a_slow_etcd_ends_a_page_early() {
     assert_eq!(read_all(&etcd).await.len(), 1000);
 }
 
+/// What takes time is to count them, whatever is read.
+#[tokio::test(start_paused = true)]
+async fn of_a_folder_with_many_keys_each_page_has_hundreds() {
+    let etcd = Etcd {
+        time_to_count: Duration::from_micros(3),
+        ..Etcd::with_small(100_000)
+    };
+    let begun = Instant::now();
+    let (pairs, end) = read(&etcd, None, ReadAt::Newest).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!((pairs.len(), end.has_more), (READ_AT_ONCE + LISTED_AT_ONCE, true));
+}
+
 #[tokio::test]
 async fn a_page_is_of_the_revision_that_was_asked_for_or_of_the_newest() {
     for (at, revisions, serializable) in [
@@ -346,7 +364,7 @@ async fn outside_of_folders_one_key_is_read() {
 
 #[test]
 fn lists_grow_while_what_was_read_is_small() {
-    let next = |keys: usize, bytes: usize| next_amount(Amount { keys, bytes });
+    let next = |keys: usize, bytes: usize| next_amount(Amount { keys, bytes }, GROWTH);
     let small: Vec<usize> = std::iter::successors(Some(READ_AT_ONCE), |keys| Some(next(*keys, 0)))
         .take(6)
         .collect();
