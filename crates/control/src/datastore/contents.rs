@@ -6,7 +6,7 @@
 
 use super::{
     DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,
-    range::PageRequest,
+    range::{PageRequest, end_after, start_of},
     reading::{ReadAt, read_page},
     usage::count_keys,
 };
@@ -21,8 +21,8 @@ use berth_snapshots::Entry;
 
 /// Where the records of restores are. No tenant's prefix begins so.
 const RECORDS: &str = "/berth-restores/";
-/// Keys that are deleted at once. What is sent has no values, but etcd 3.6 loads them as well.
-const DELETED_AT_ONCE: usize = 256;
+/// Keys that are deleted at once, or a few more: nobody else writes meanwhile.
+const DELETED_AT_ONCE: usize = 1024;
 
 /// An object of a tenant, as etcd has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -225,24 +225,20 @@ impl TenantContents for Datastore {
         let client = self.connected_client().await?;
         let prefix = key_prefix(tenant);
         let page = PageRequest::new(&prefix, range, start);
-        let request = RangeRequest {
-            range_end: page.end.clone(),
-            key: page.start.clone(),
-            limit: page.limit(DELETED_AT_ONCE),
-            keys_only: true,
-            ..RangeRequest::default()
+        // With their values: without them, as many keys would be listed whatever their size, and etcd 3.6 loads the values of listed keys as well.
+        let mut found = 0;
+        let mut is_enough = |_: KeyValue| {
+            found += 1;
+            found >= DELETED_AT_ONCE
         };
-        let answer = client.keys().range(request).await.map_err(failed("read keys"))?;
-        let answer = answer.into_inner();
-        let last = answer.kvs.last().map(|pair| pair.key.clone());
-        if let (Some(first), Some(last)) = (answer.kvs.first(), &last) {
-            // No API server of the tenant runs, so nothing else is between the two.
-            let mut end = last.clone();
-            end.push(0);
-            let operations = vec![delete(first.key.clone(), end)];
+        let end = read_page(&client, &page, ReadAt::Newest, &mut is_enough).await?;
+        if let Some(last) = &end.last {
+            // No API server of the tenant runs, so nothing else is between the two. All before is deleted, and all behind is to be.
+            let bounds = (start_of(page.start.clone()), end_after(last.clone()));
+            let operations = vec![delete(bounds.0, bounds.1)];
             self.commit(tenant, record, operations).await?;
         }
-        Ok(page.next(&prefix, range, last, answer.more))
+        Ok(page.next(&prefix, range, end.last, end.has_more))
     }
 
     async fn write_contents(&self, tenant: &TenantId, entries: Vec<Entry>, record: i64) -> Result<(), DatastoreError> {

@@ -2,6 +2,8 @@
 
 use berth_etcd::prefix_end;
 
+/// Bytes of a bound that is sent with another one. Two keys may be longer than a request: etcd accepts 2 MiB, and 1.5 MiB of a write.
+const LONGEST_BOUND: usize = 64 << 10;
 /// Folder of the Events below the prefix of a tenant.
 pub(super) const EVENTS: &str = "events/";
 
@@ -108,6 +110,27 @@ pub(super) fn next_key(mut key: Vec<u8>) -> Vec<u8> {
     key
 }
 
+/// The end of a range that ends with this key. If the key is long, the end is a short one, and there may be further keys before it.
+pub(super) fn end_after(mut key: Vec<u8>) -> Vec<u8> {
+    if key.len() < LONGEST_BOUND {
+        return next_key(key);
+    }
+    key.truncate(LONGEST_BOUND);
+    while key.last() == Some(&u8::MAX) {
+        key.pop();
+    }
+    if let Some(last) = key.last_mut() {
+        *last += 1;
+    }
+    key
+}
+
+/// The beginning of a range that begins with this key, if nothing is before it. If the key is long, the beginning is a short one.
+pub(super) fn start_of(mut key: Vec<u8>) -> Vec<u8> {
+    key.truncate(LONGEST_BOUND);
+    key
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +144,23 @@ mod tests {
     fn no_key_is_between_a_key_and_the_next() {
         assert_eq!(next_key(b"a".to_vec()), b"a\0");
         assert!(next_key(b"a".to_vec()).as_slice() < b"a0".as_slice());
+    }
+
+    #[test]
+    fn bounds_of_long_keys_are_short_and_leave_no_key_out() {
+        assert_eq!(end_after(b"/a/\xff".to_vec()), b"/a/\xff\0");
+        assert_eq!(start_of(b"/a/\xff".to_vec()), b"/a/\xff");
+        let long = |byte: u8| [b"/a/".as_slice(), &[byte].repeat(1 << 20)].concat();
+        for byte in [0, b'n', u8::MAX] {
+            let key = long(byte);
+            let (start, end) = (start_of(key.clone()), end_after(key.clone()));
+            assert!(start <= key && key < end, "{byte}");
+            assert!(start.len() <= LONGEST_BOUND && end.len() <= LONGEST_BOUND, "{byte}");
+            assert!(
+                end.as_slice() <= b"/a0".as_slice(),
+                "the end is not behind that of the folder"
+            );
+        }
     }
 
     /// Reads all keys of a range page by page, as etcd would answer. Returns those that were read, and the largest number of keys that etcd

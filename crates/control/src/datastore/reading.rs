@@ -7,7 +7,7 @@
 
 use super::{
     DatastoreError, failed,
-    range::{PageRequest, limit_of, next_key},
+    range::{PageRequest, end_after, limit_of, next_key},
 };
 use async_trait::async_trait;
 use berth_etcd::{
@@ -23,6 +23,8 @@ const READ_AT_ONCE: usize = 8;
 const LISTED_AT_ONCE: usize = 512;
 /// By how much a list may be longer than the one before.
 const GROWTH: usize = 4;
+/// Keys of a folder that are so many that counting them takes longer than reading many values. Lists are as long as they may be at once then.
+const MANY_KEYS: i64 = 100_000;
 /// Bytes that etcd should load for a list.
 const LOADED_AT_ONCE: usize = 16 << 20;
 /// Bytes of an answer that are accepted.
@@ -31,7 +33,7 @@ const MAX_ANSWER: usize = 16 << 20;
 const MOST_BYTES: usize = 4 << 20;
 /// Keys after which a page ends.
 const MOST_KEYS: usize = 4096;
-/// Time after which a page ends: others wait for their turn, and who gives up loses no more than that.
+/// Time after which a page ends: others wait for their turn, and who gives up loses no more than that. The values of a list may take as long as the list has.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// As of when keys are read.
@@ -70,9 +72,18 @@ impl Ranges for Client {
     }
 }
 
+/// What was read in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    keys: usize,
+    /// Bytes of the keys and their values.
+    bytes: usize,
+}
+
 /// What a page has so far.
 struct Page<'a> {
-    begun: Instant,
+    /// When it ends, unless it was full before.
+    until: Instant,
     keys: usize,
     bytes: usize,
     last: Option<Vec<u8>>,
@@ -81,21 +92,22 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Adds what was read. Returns how many bytes it has.
-    fn add(&mut self, pairs: Vec<KeyValue>) -> usize {
+    /// Adds what was read. Returns how much that is.
+    fn add(&mut self, pairs: Vec<KeyValue>) -> Amount {
         self.last = pairs.last().map(|pair| pair.key.clone()).or(self.last.take());
-        let mut bytes = 0;
+        let mut added = Amount::default();
         for pair in pairs {
-            bytes += pair.key.len() + pair.value.len();
-            self.keys += 1;
+            added.bytes += pair.key.len() + pair.value.len();
+            added.keys += 1;
             self.is_enough |= (self.keep)(pair);
         }
-        self.bytes += bytes;
-        bytes
+        self.keys += added.keys;
+        self.bytes += added.bytes;
+        added
     }
 
     fn is_full(&self) -> bool {
-        self.is_enough || self.keys >= MOST_KEYS || self.bytes >= MOST_BYTES || self.begun.elapsed() >= MOST_TIME
+        self.is_enough || self.keys >= MOST_KEYS || self.bytes >= MOST_BYTES
     }
 }
 
@@ -111,7 +123,7 @@ pub(super) async fn read_page(
     keep: &mut (dyn FnMut(KeyValue) -> bool + Send),
 ) -> Result<PageEnd, DatastoreError> {
     let mut page = Page {
-        begun: Instant::now(),
+        until: Instant::now() + MOST_TIME,
         keys: 0,
         bytes: 0,
         last: None,
@@ -134,14 +146,19 @@ pub(super) async fn read_page(
         request.revision = revision;
     }
     let mut has_more = answer.more;
-    let (mut amount, mut bytes) = (READ_AT_ONCE, page.add(answer.kvs));
-    while has_more && range.is_folder && !page.is_full() {
+    let growth = if answer.count < MANY_KEYS {
+        GROWTH
+    } else {
+        LISTED_AT_ONCE
+    };
+    let mut read = page.add(answer.kvs);
+    while has_more && range.is_folder && !page.is_full() && Instant::now() < page.until {
         let Some(last) = page.last.clone() else { break };
         request.key = next_key(last);
-        let asked = next_amount(amount, bytes);
-        let (listed, more) = list_ranges(source, &request, asked).await?;
-        amount = asked;
-        (has_more, bytes) = read_ranges(source, &request, listed, &mut page).await?;
+        let begun = Instant::now();
+        let (listed, more) = list_ranges(source, &request, next_amount(read, growth)).await?;
+        let until = page.until.max(Instant::now() + begun.elapsed());
+        (has_more, read) = read_ranges(source, &request, listed, until, &mut page).await?;
         has_more |= more;
     }
     Ok(PageEnd {
@@ -151,10 +168,10 @@ pub(super) async fn read_page(
     })
 }
 
-/// How many keys are listed next, if those before have so many bytes.
-fn next_amount(before: usize, bytes: usize) -> usize {
-    let fitting = before.saturating_mul(LOADED_AT_ONCE) / bytes.max(1);
-    let grown = before.saturating_mul(GROWTH);
+/// How many keys are listed next after what was read. A list may have been made shorter, so what was asked for says nothing of how large its values are.
+fn next_amount(before: Amount, growth: usize) -> usize {
+    let fitting = before.keys.saturating_mul(LOADED_AT_ONCE) / before.bytes.max(1);
+    let grown = before.keys.saturating_mul(growth);
     fitting.min(grown).clamp(READ_AT_ONCE, LISTED_AT_ONCE)
 }
 
@@ -189,17 +206,19 @@ async fn list_ranges(
     }
 }
 
-/// Reads the values in ranges until the page is full. Returns whether some of these are not read, and how many bytes the others have.
+/// Reads the values in ranges until the page is full or until this time, but those of the first range at least: the list has cost more than they do. Returns
+/// whether some of these are not read, and how much the others have.
 async fn read_ranges(
     source: &dyn Ranges,
     options: &RangeRequest,
     ranges: Vec<Bounds>,
+    until: Instant,
     page: &mut Page<'_>,
-) -> Result<(bool, usize), DatastoreError> {
-    let mut bytes = 0;
-    for (key, range_end) in ranges {
-        if page.is_full() {
-            return Ok((true, bytes));
+) -> Result<(bool, Amount), DatastoreError> {
+    let mut read = Amount::default();
+    for (number, (key, range_end)) in ranges.into_iter().enumerate() {
+        if number > 0 && (page.is_full() || Instant::now() >= until) {
+            return Ok((true, read));
         }
         let request = RangeRequest {
             key,
@@ -208,23 +227,28 @@ async fn read_ranges(
             ..options.clone()
         };
         let answer = source.range(request).await.map_err(failed("read keys"))?;
-        bytes += page.add(answer.kvs);
-        // Keys were written between those that were listed. The next list has them.
+        let added = page.add(answer.kvs);
+        read.keys += added.keys;
+        read.bytes += added.bytes;
+        // Keys were written between those that were listed, or there are several long ones. The next list has them.
         if answer.more {
-            return Ok((true, bytes));
+            return Ok((true, read));
         }
     }
-    Ok((false, bytes))
+    Ok((false, read))
 }
 
 /// The ranges in which the values of listed keys are read: a few keys in each, from `start` on and without gaps. The last one ends with the last key, or
-/// with `end`.
+/// with `end`. Ends of long keys are short, so others may be before them.
 fn value_ranges(start: &[u8], listed: &[KeyValue], end: Option<&[u8]>) -> Vec<Bounds> {
     let mut start = start.to_vec();
     let mut ranges = Vec::new();
     for last in listed.chunks(READ_AT_ONCE).filter_map(<[KeyValue]>::last) {
-        let next = next_key(last.key.clone());
-        ranges.push((std::mem::replace(&mut start, next.clone()), next));
+        let next = end_after(last.key.clone());
+        // Otherwise the range before has these as well.
+        if start < next {
+            ranges.push((std::mem::replace(&mut start, next.clone()), next));
+        }
     }
     if let (Some(end), Some((_, last))) = (end, ranges.last_mut()) {
         *last = end.to_vec();

@@ -9,6 +9,8 @@ use std::{
 
 const FOLDER: &str = "/berth/a/secrets/";
 const REVISION: i64 = 7;
+/// Bytes of a request that etcd accepts.
+const MAX_REQUEST: usize = 2 << 20;
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
 /// What etcd has done.
@@ -29,6 +31,8 @@ struct Etcd {
     written_after_list: Mutex<Option<(Vec<Vec<u8>>, bool)>>,
     /// How long an answer takes.
     delay: Duration,
+    /// How long it takes to count a key.
+    time_to_count: Duration,
     /// Why lists are refused.
     refuses_lists: Option<&'static str>,
 }
@@ -53,6 +57,9 @@ impl Etcd {
     fn answer(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
         if let Some(why) = self.refuses_lists.filter(|_| request.keys_only) {
             return Err(Status::out_of_range(why));
+        }
+        if request.key.len() + request.range_end.len() > MAX_REQUEST {
+            return Err(Status::resource_exhausted("grpc: received message larger than max"));
         }
         let pairs = self.pairs.lock().unwrap();
         let inside = || pairs.range(request.key.clone()..request.range_end.clone());
@@ -80,7 +87,7 @@ impl Etcd {
             header: Some(ResponseHeader { revision: REVISION }),
             more: count > kvs.len(),
             kvs,
-            count: 0,
+            count: i64::try_from(count).unwrap(),
         })
     }
 }
@@ -88,10 +95,13 @@ impl Etcd {
 #[async_trait]
 impl Ranges for Etcd {
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        if !self.delay.is_zero() {
-            tokio::time::sleep(self.delay).await;
-        }
+        let counted = self.work.lock().unwrap().counted;
         let answer = self.answer(&request);
+        let counted = self.work.lock().unwrap().counted - counted;
+        let delay = self.delay + self.time_to_count * u32::try_from(counted).unwrap();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         if request.keys_only
             && let Some((written, are_others_deleted)) = self.written_after_list.lock().unwrap().take()
         {
@@ -186,8 +196,40 @@ async fn long_keys_are_read_although_a_list_of_them_is_too_long() {
     let etcd = Etcd::with(small.chain(long));
     assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
     let work = etcd.work.lock().unwrap();
-    let is_long_list = |request: &RangeRequest| request.keys_only && request.limit == limit_of(LISTED_AT_ONCE);
-    assert!(work.requests.iter().any(is_long_list), "no list was too long");
+    assert!(work.requests.iter().any(is_longest_list), "no list was too long");
+}
+
+/// Keys that are so long that no request has two of them.
+#[tokio::test(start_paused = true)]
+async fn keys_between_long_ones_and_those_that_begin_with_the_same_are_read_once() {
+    let suffix = |number: usize| "n".repeat(if number % 4 == 3 { 1400 << 10 } else { 1 });
+    let mixed = (0..60).map(|number| (key(&format!("a/{number:06}{}", suffix(number))), Vec::new()));
+    let begin = "b".repeat(100 << 10);
+    let same = (0..40).map(|number| (key(&format!("{begin}{number:06}")), Vec::new()));
+    let bytes = (0..40_u8).map(|number| {
+        let name = [&[u8::MAX].repeat(100 << 10)[..], &[number]].concat();
+        ([FOLDER.as_bytes(), &name].concat(), Vec::new())
+    });
+    let etcd = Etcd::with(mixed.chain(same).chain(bytes));
+    assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
+    assert_eq!(stored_keys(&etcd).len(), 140);
+}
+
+fn is_longest_list(request: &RangeRequest) -> bool {
+    request.keys_only && request.limit == limit_of(LISTED_AT_ONCE)
+}
+
+/// etcd loads all of a list before control refuses it.
+#[tokio::test(start_paused = true)]
+async fn after_a_list_that_was_too_long_the_next_one_is_short() {
+    let small = (0..188).map(|number| (key(&format!("a/{number:06}")), b"v".to_vec()));
+    let long = (0..30).map(|number| (key(&format!("b/{number:06}{}", "n".repeat(1400 << 10))), Vec::new()));
+    let etcd = Etcd::with(small.chain(long));
+    assert_eq!(read_all(&etcd).await, stored_keys(&etcd));
+    let work = etcd.work.lock().unwrap();
+    let longest = work.requests.iter().filter(|request| is_longest_list(request));
+    // 168 small ones are read before, and the others of them in short lists.
+    assert_eq!(longest.count(), 1);
 }
 
 #[tokio::test]
@@ -269,8 +311,22 @@ async fn a_slow_etcd_ends_a_page_early() {
     let begun = Instant::now();
     let (pairs, end) = read(&etcd, None, ReadAt::Newest).await;
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert_eq!((pairs.len(), end.has_more), (READ_AT_ONCE, true));
+    // For a list of which nothing is read, etcd would have counted all keys in vain.
+    assert_eq!((pairs.len(), end.has_more), (2 * READ_AT_ONCE, true));
     assert_eq!(read_all(&etcd).await.len(), 1000);
+}
+
+/// What takes time is to count them, whatever is read.
+#[tokio::test(start_paused = true)]
+async fn of_a_folder_with_many_keys_each_page_has_hundreds() {
+    let etcd = Etcd {
+        time_to_count: Duration::from_micros(3),
+        ..Etcd::with_small(100_000)
+    };
+    let begun = Instant::now();
+    let (pairs, end) = read(&etcd, None, ReadAt::Newest).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!((pairs.len(), end.has_more), (READ_AT_ONCE + LISTED_AT_ONCE, true));
 }
 
 #[tokio::test]
@@ -308,11 +364,14 @@ async fn outside_of_folders_one_key_is_read() {
 
 #[test]
 fn lists_grow_while_what_was_read_is_small() {
-    let small: Vec<usize> = std::iter::successors(Some(READ_AT_ONCE), |before| Some(next_amount(*before, 0)))
+    let next = |keys: usize, bytes: usize| next_amount(Amount { keys, bytes }, GROWTH);
+    let small: Vec<usize> = std::iter::successors(Some(READ_AT_ONCE), |keys| Some(next(*keys, 0)))
         .take(6)
         .collect();
     assert_eq!(small, [8, 32, 128, 512, 512, 512]);
-    assert_eq!(next_amount(8, 8 << 20), 16);
-    assert_eq!(next_amount(512, 512 << 20), 16);
-    assert_eq!(next_amount(8, usize::MAX), READ_AT_ONCE);
+    assert_eq!(next(8, 8 << 20), 16);
+    assert_eq!(next(512, 512 << 20), 16);
+    assert_eq!(next(8, usize::MAX), READ_AT_ONCE);
+    // All that was listed is gone.
+    assert_eq!(next(0, 0), READ_AT_ONCE);
 }

@@ -31,6 +31,8 @@ struct Objects {
     served: BTreeMap<String, Value>,
     /// Part of the paths to which writes are never answered.
     silent: Option<&'static str>,
+    /// Part of the paths to which connections end with which somebody writes.
+    broken: Option<&'static str>,
     /// Part of the paths about which nothing is ever answered.
     mute: Option<&'static str>,
     /// How long each answer takes.
@@ -69,7 +71,12 @@ impl ScriptedApi {
         let api = self.clone();
         client_of(tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
-            async move { Ok::<_, std::convert::Infallible>(api.answer(request).await) }
+            async move {
+                if api.is_broken(&request) {
+                    return Err(std::io::Error::other("the connection has ended"));
+                }
+                Ok(api.answer(request).await)
+            }
         }))
     }
 
@@ -86,6 +93,16 @@ impl ScriptedApi {
     /// Never answers writes to paths that contain `part`, as if a webhook did not answer. None: answers all.
     pub(crate) fn never_answer_writes(&self, part: Option<&'static str>) {
         self.objects().silent = part;
+    }
+
+    /// Ends the connections of writes to paths that contain `part`, which are no calls then. None: ends none.
+    pub(crate) fn break_writes(&self, part: Option<&'static str>) {
+        self.objects().broken = part;
+    }
+
+    fn is_broken(&self, request: &Request<Body>) -> bool {
+        let broken = self.objects().broken;
+        request.method() != Method::GET && broken.is_some_and(|part| request.uri().path().contains(part))
     }
 
     /// Refuses writes to paths that contain a part, with a code and a message. None: refuses none.
