@@ -58,6 +58,14 @@ const DELETED_WITHIN: Duration = Duration::from_secs(20);
 /// A tenant, by its namespace and name.
 type Place = (String, String);
 
+/// A snapshot that may begin.
+struct Waiting {
+    snapshot: Arc<TenantSnapshot>,
+    tenant: Arc<TenantCluster>,
+    /// Whether a restore of the tenant waits for it: while one is under way, no other snapshot of the tenant may begin.
+    is_awaited: bool,
+}
+
 /// Looks at the snapshots of all tenants. Returns when to do it again.
 ///
 /// # Errors
@@ -89,7 +97,11 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
         next = [next, due.and_then(|due| until(due, now))].into_iter().flatten().min();
         for action in actions {
             match action {
-                Action::Start(snapshot) => starts.extend(tenant.clone().map(|tenant| (snapshot, tenant))),
+                Action::Start(snapshot) => starts.extend(tenant.clone().map(|tenant| Waiting {
+                    snapshot,
+                    tenant,
+                    is_awaited: facts.as_ref().is_some_and(|facts| facts.restore.is_some()),
+                })),
                 action => others.push((place.clone(), action)),
             }
         }
@@ -155,18 +167,15 @@ fn until(due: Timestamp, now: Timestamp) -> Option<Duration> {
 }
 
 /// Begins as many snapshots as may be taken at the same time: first those that a restore waits for. The one that ends wakes this for the others.
-async fn start(
-    context: &SnapshotsContext,
-    mut starts: Vec<(Arc<TenantSnapshot>, Arc<TenantCluster>)>,
-    failed: &mut FirstError<ReconcileError>,
-) {
+async fn start(context: &SnapshotsContext, mut starts: Vec<Waiting>, failed: &mut FirstError<ReconcileError>) {
     let Some(store) = &context.store else { return };
-    starts.sort_by_key(|(snapshot, _)| {
-        let begun = snapshot.status.as_ref().and_then(|status| status.attempts);
-        let created = snapshot.metadata.creation_timestamp.as_ref().map(|created| created.0);
-        (snapshot.trigger() != SnapshotTrigger::BeforeRestore, begun, created)
-    });
-    for (snapshot, tenant) in starts {
+    starts.sort_by_key(|waiting| turn(&waiting.snapshot, waiting.is_awaited));
+    for Waiting {
+        snapshot,
+        tenant,
+        is_awaited: _,
+    } in starts
+    {
         if !context.runs.has_room() {
             return;
         }
@@ -179,6 +188,15 @@ async fn start(
         };
         failed.note(begin(context, store, &snapshot, tenant).await);
     }
+}
+
+/// The place of a snapshot among those that may begin: after those that a restore waits for, by the time since which it waits. Teams decide about labels, and
+/// how often they create a snapshot, so neither comes before a snapshot of another tenant, nor before a second try of it.
+fn turn(snapshot: &TenantSnapshot, is_awaited: bool) -> (bool, Option<Timestamp>) {
+    let begun = { snapshot.status.as_ref() }.and_then(|status| status.started_at.as_ref());
+    let created = snapshot.metadata.creation_timestamp.as_ref();
+    let waits_since = begun.map(|at| at.0).max(created.map(|at| at.0));
+    (!is_awaited, waits_since)
 }
 
 /// Carries out what is not to begin a snapshot: a number for each namespace, and for a time. Files are deleted last, as the store may not answer. Returns whether

@@ -238,6 +238,52 @@ async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_label_puts_no_snapshot_before_one_that_waits_for_longer() {
+    let mut case = Case::new();
+    case.create("a");
+    let folder = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters";
+    let cluster = case.host.get(&format!("{folder}/vision")).unwrap();
+    let mut snapshot = case.get("a").unwrap();
+    snapshot["metadata"]["finalizers"] = json!([labels::SNAPSHOT_FINALIZER]);
+    case.host.insert(&format!("{SNAPSHOTS}/a"), snapshot.clone());
+    // As many as are taken at the same time.
+    for tenant in ["speech", "text"] {
+        let mut other = cluster.clone();
+        other["metadata"]["name"] = tenant.into();
+        other["metadata"]["uid"] = format!("uid-of-{tenant}").into();
+        case.host.insert(&format!("{folder}/{tenant}"), other);
+        let mut labelled = snapshot.clone();
+        labelled["metadata"]["name"] = tenant.into();
+        labelled["metadata"]["uid"] = format!("uid-{tenant}").into();
+        labelled["metadata"]["creationTimestamp"] = "2026-11-30T11:30:00Z".into();
+        labelled["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "before-restore"});
+        labelled["spec"]["tenantClusterName"] = tenant.into();
+        case.host.insert(&format!("{SNAPSHOTS}/{tenant}"), labelled);
+    }
+    case.pass().await;
+    assert_eq!(case.get("a").unwrap()["status"]["attempts"], 1);
+}
+
+#[test]
+fn what_a_restore_waits_for_comes_first_and_then_what_waits_for_the_longest_time() {
+    let created = |at: &str, status: Value| -> TenantSnapshot {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
+            "metadata": {"name": "a", "namespace": "team", "creationTimestamp": at},
+            "spec": {"tenantClusterName": "vision"}, "status": status,
+        }))
+        .unwrap()
+    };
+    let (first, last) = ("2026-11-30T10:00:00Z", "2026-11-30T11:00:00Z");
+    assert!(turn(&created(last, json!({})), true) < turn(&created(first, json!({})), false));
+    assert!(turn(&created(first, json!({})), false) < turn(&created(last, json!({})), false));
+    // One that was tried waits since then: those that others create all the time do not keep it back.
+    let tried = json!({"attempts": 1, "startedAt": "2026-11-30T10:30:00Z"});
+    assert!(turn(&created(first, tried.clone()), false) < turn(&created(last, json!({})), false));
+    assert!(turn(&created("2026-11-30T10:15:00Z", json!({})), false) < turn(&created(first, tried), false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     let mut case = Case::new();
     case.create("a");
