@@ -143,7 +143,7 @@ fn end_those_that_are_over(
         let uid = snapshot.uid().unwrap_or_default();
         let end = end(facts, &snapshot);
         let is_over = end.is_some_and(|end| end <= facts.now);
-        // A restore to one that is being deleted is refused, and what was saved before it is all that is left of what was there.
+        // A restore to one that is being deleted is refused, and so is one that waits for such.
         let restore = facts.tenant.and_then(|tenant| tenant.restore.as_ref());
         let is_of_restore = restore.is_some_and(|restore| restore.snapshot_uid == uid || restore.waits_for(&snapshot));
         let is_needed = is_of_restore || facts.running.contains(&uid);

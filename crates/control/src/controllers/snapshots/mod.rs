@@ -13,7 +13,7 @@ pub use context::SnapshotsContext;
 pub use runs::{Pauses, Runs};
 
 use crate::{
-    apply::{delete_same, is_status},
+    apply::{delete_same, is_status, optional},
     controllers::tenant::RestoreUnderWay,
     datastore::RestoreRecord,
     error::{FirstError, ReconcileError, api},
@@ -25,8 +25,9 @@ use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
     conditions::{COMPLETED, ConditionUpdate},
     labels,
-    names::TenantId,
+    names::{self, TenantId},
 };
+use berth_runtime::watched::Watched;
 use berth_snapshots::Store;
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
 use jiff::Timestamp;
@@ -273,14 +274,37 @@ async fn write_known(
     }
 }
 
-/// Creates the snapshot of a schedule. That it exists is no error.
-async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: &str) -> Result<(), ReconcileError> {
+/// Creates the snapshot of a schedule. That it exists is no error. Somebody may have created another one of its name before, as the name says nothing but
+/// the time: then it gets a name that nobody knows before.
+async fn create(context: &SnapshotsContext, place: &Place, name: &str) -> Result<(), ReconcileError> {
+    if create_named(context, place, name).await? {
+        return Ok(());
+    }
+    let other = names::hash(&[name, &context.clock.now().to_string()]);
+    create_named(context, place, &format!("{name}-{other}")).await.map(drop)
+}
+
+/// Creates the snapshot of a schedule with this name. Returns whether it is there then, and not another one.
+async fn create_named(
+    context: &SnapshotsContext,
+    (namespace, tenant): &Place,
+    name: &str,
+) -> Result<bool, ReconcileError> {
     let snapshot = TenantSnapshot::of_berth(name, (namespace, tenant), SnapshotTrigger::Schedule);
     let objects: Api<TenantSnapshot> = Api::namespaced(context.client.clone(), namespace);
     match objects.create(&PostParams::default(), &snapshot).await {
-        Err(error) if is_status(&error, 409) => Ok(()),
-        created => created.map(drop).map_err(api("create a TenantSnapshot")),
+        Err(error) if is_status(&error, 409) => {}
+        created => return created.map(|_| true).map_err(api("create a TenantSnapshot")),
     }
+    let objects: Api<Watched<TenantSnapshot>> = Api::namespaced(context.client.clone(), namespace);
+    let Some(found) = optional(objects.get(name).await).map_err(api("read a TenantSnapshot"))? else {
+        // It was deleted meanwhile: the next pass creates it.
+        return Ok(true);
+    };
+    let is_of_schedule = |found: TenantSnapshot| {
+        found.trigger() == SnapshotTrigger::Schedule && found.spec.tenant_cluster_name == *tenant
+    };
+    Ok(found.readable().is_some_and(is_of_schedule))
 }
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.

@@ -215,6 +215,32 @@ async fn the_schedule_of_the_class_makes_snapshots() {
     assert_eq!(case.host.find(SNAPSHOTS).len(), all);
 }
 
+/// Who may create snapshots, and not delete them, must not keep those of the schedule from being there.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_somebody_has_taken_keeps_no_snapshot_of_the_schedule_back() {
+    for tenant in ["vision", "other"] {
+        let mut case = Case::new();
+        case.set_class(&json!({"schedule": {"cron": "0 2 * * *"}}));
+        let name = "vision-20261130-0200";
+        case.create(name);
+        let mut taken = case.get(name).unwrap();
+        taken["spec"]["tenantClusterName"] = tenant.into();
+        case.host.insert(&format!("{SNAPSHOTS}/{name}"), taken);
+        for _ in 0..3 {
+            case.pass().await;
+        }
+        let mut all = case.host.find(SNAPSHOTS);
+        all.retain(|snapshot| snapshot["metadata"]["labels"][labels::SNAPSHOT_TRIGGER] == "schedule");
+        let names: Vec<&str> = { all.iter() }
+            .filter_map(|snapshot| snapshot["metadata"]["name"].as_str())
+            .collect();
+        let [other] = names[..] else {
+            panic!("{tenant}: {names:?}")
+        };
+        assert!(other.starts_with("vision-20261130-0200-"), "{other}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
     let mut case = Case::new();
