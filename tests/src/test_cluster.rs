@@ -69,6 +69,18 @@ impl TestCluster {
         cluster
     }
 
+    /// The same after `change` has edited the configuration of the host, which is that of a test.
+    pub async fn start_with(nodes: &str, change: impl FnOnce(&mut HostClusterConfig)) -> Self {
+        let plan: NodePlan = nodes.parse().unwrap();
+        let host = TestHost::start_with(|config| {
+            config.nodes = plan;
+            change(config);
+        });
+        let cluster = Self::prepared(host.await.unwrap()).await;
+        cluster.start_control("first").await;
+        cluster
+    }
+
     /// Starts a host cluster with these nodes and the pools; Berth is installed and control does not run.
     pub async fn without_control(nodes: &str) -> Self {
         let plan: NodePlan = nodes.parse().unwrap();

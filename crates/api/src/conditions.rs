@@ -67,7 +67,7 @@ pub const REPAIR_ALLOWED: &str = "RepairAllowed";
 pub const GPUS_IDLE: &str = "berth.dev/GPUsIdle";
 /// Pods: they wait, because their user has as much as the Project allows. Berth sets it on host pods, and the tenant's pods show it.
 pub const USER_LIMIT_EXCEEDED: &str = "berth.dev/UserLimitExceeded";
-/// `TenantCluster`, `Organization` and `Project`: being deleted; the message says what remains.
+/// `TenantCluster`, `Organization` and `Project`: being deleted; the message says what remains. `TenantSnapshot`: being deleted, and its file remains.
 pub const DELETING: &str = "Deleting";
 
 /// A condition as a controller sets it: what it observed of one aspect of an object.

@@ -62,7 +62,8 @@ pub struct ControlPlaneService {
 /// Type of the Service of an API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ControlPlaneServiceType {
-    /// At an address of the host's Services: from pods and nodes of the host, and wherever that network is routed.
+    /// At an address of the host's Services: from nodes of the host, from those of its pods that the platform lets connect, and wherever that network is
+    /// routed.
     #[default]
     #[serde(rename = "ClusterIP")]
     ClusterIp,

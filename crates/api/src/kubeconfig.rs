@@ -42,7 +42,7 @@ pub struct KubeconfigSignIn {
         inner(length(min = 1, max = 128), regex(pattern = r"^[!#-\[\]-~]+$"))
     )]
     pub scopes: Vec<String>,
-    /// To where the browser of a person returns, as it is registered at the issuer: `http://127.0.0.1` or `http://localhost`, a port
+    /// Where the browser of a person returns to, as it is registered at the issuer: `http://127.0.0.1` or `http://localhost`, a port
     /// and a path. Without a port, a free one is taken. Defaults to `http://127.0.0.1/callback`.
     #[serde(rename = "redirectURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(

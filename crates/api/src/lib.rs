@@ -127,8 +127,8 @@ pub use tenant_schedule::{
     MAX_WORKLOAD_SCHEDULES, SchedulePeriod, TENANT_SCHEDULE, TenantSchedule, TenantScheduleSpec, WorkloadSchedule,
 };
 pub use tenant_snapshot::{
-    ClassSnapshots, RestoreStatus, SnapshotPhase, SnapshotSchedule, SnapshotTrigger, TenantSnapshot,
-    TenantSnapshotSpec, TenantSnapshotStatus,
+    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotSchedule, SnapshotTrigger,
+    TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
 };
 pub use tree_resource::TreeResource;
 pub use usage_record::{

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
     .message("must be at least 5m; leave it out for a tenant that does not fall asleep by itself")
     .field_path(".afterIdle"))]
 pub struct SleepSpec {
-    /// How long nobody may use the tenant's API server before the tenant falls asleep, for example 30m. Requests of its own
+    /// How long the tenant's API server must be unused before the tenant falls asleep, for example 30m. Requests of its own
     /// controllers and of Berth do not count, nor do open watches. Defaults to that of the class; without one, the tenant does not fall
     /// asleep by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]

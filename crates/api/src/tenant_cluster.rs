@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.nodes.gpus", description = "GPUs of the assigned nodes"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Requested", type_ = "string", json_path = ".spec.version", priority = 1, description = "Kubernetes version that the spec asks for"),
+    printcolumn(name = "Requested-Version", type_ = "string", json_path = ".spec.version", priority = 1, description = "Kubernetes version that the spec asks for"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
     printcolumn(name = "Schedule", type_ = "string", json_path = ".status.conditions[?(@.type==\"WithinSchedule\")].reason", priority = 1, description = "What SchedulePolicies let the tenant do now"),
@@ -267,7 +267,7 @@ pub struct TenantClusterStatus {
     /// and `value`, in the form of Cluster API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretReference>,
-    /// What `berth kubeconfig` makes a kubeconfig of that holds no secret: people sign in with it. Absent if `spec.authentication.kubeconfig`
+    /// From this, `berth kubeconfig` makes a kubeconfig that holds no secret: people sign in with it. Absent if `spec.authentication.kubeconfig`
     /// names no issuer, nor does that of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<KubeconfigStatus>,

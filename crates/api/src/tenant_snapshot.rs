@@ -13,6 +13,9 @@ const DEFAULT_KEEP: u32 = 7;
 /// [`SnapshotSchedule::time_zone`] of a class that does not set it.
 const DEFAULT_TIME_ZONE: &str = "UTC";
 
+/// How often a snapshot is begun. One that does not come to an end is given up then: it may be what ends control.
+pub const MOST_SNAPSHOT_ATTEMPTS: u32 = 5;
+
 /// A backup of what one tenant stores, in the platform's object store. The tenant can be set back to it.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[kube(
@@ -211,14 +214,26 @@ impl TenantSnapshot {
             .unwrap_or(SnapshotTrigger::Manual)
     }
 
-    /// Where it is in the object store. It follows from what nobody can change, so that it is found whatever the status says.
+    /// Where the attempt that began last writes it in the object store, or has written it.
     pub fn location(&self) -> String {
+        let attempts = self.status.as_ref().and_then(|status| status.attempts);
+        self.location_of(attempts.unwrap_or(1))
+    }
+
+    /// Where the attempt with this number, counted from 1, writes it in the object store. Each has a place of its own: what a killed control has sent may
+    /// arrive after another one has completed the snapshot.
+    pub fn location_of(&self, attempt: u32) -> String {
         format!(
-            "{}/{}/{}",
+            "{}/{}/{}-{attempt}",
             self.namespace().unwrap_or_default(),
             self.spec.tenant_cluster_name,
             self.uid().unwrap_or_default()
         )
+    }
+
+    /// Everywhere in the object store where something of it may be. It follows from what nobody can change, so that it is found whatever the status says.
+    pub fn all_locations(&self) -> impl Iterator<Item = String> {
+        (1..=MOST_SNAPSHOT_ATTEMPTS).map(move |attempt| self.location_of(attempt))
     }
 }
 
@@ -330,13 +345,19 @@ mod tests {
     }
 
     #[test]
-    fn the_location_follows_from_what_nobody_can_change() {
+    fn each_attempt_has_a_location_that_follows_from_what_nobody_can_change() {
         let mut snapshot = snapshot(&json!({}));
-        snapshot.status = Some(TenantSnapshotStatus {
-            location: Some("elsewhere".into()),
-            ..TenantSnapshotStatus::default()
-        });
-        assert_eq!(snapshot.location(), "team/vision/77aa");
+        let all: Vec<String> = snapshot.all_locations().collect();
+        assert_eq!(all.len(), 5);
+        for attempt in 1..=MOST_SNAPSHOT_ATTEMPTS {
+            snapshot.status = Some(TenantSnapshotStatus {
+                location: Some("elsewhere".into()),
+                attempts: Some(attempt),
+                ..TenantSnapshotStatus::default()
+            });
+            assert_eq!(snapshot.location(), format!("team/vision/77aa-{attempt}"));
+            assert!(all.contains(&snapshot.location()));
+        }
     }
 
     #[test]

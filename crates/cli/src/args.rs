@@ -323,6 +323,9 @@ mod tests {
             "berth snapshot create",
             "berth snapshot create a --ttl 5",
             "berth snapshot restore a",
+            "berth snapshot get",
+            "berth snapshot get a -o wide",
+            "berth snapshot list a -A",
             "berth snapshot delete",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
@@ -366,6 +369,10 @@ mod tests {
             "berth snapshot list team/a -o name",
             "berth snapshot restore team/a b -y --without-saving --wait",
             "berth snapshot delete a b -n team",
+            "berth snapshot delete team/a --wait=false --ignore-not-found -o name",
+            "berth snapshot list -A -l a=b -o wide",
+            "berth snapshot create a -o name",
+            "berth snapshot describe team/a -o yaml",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

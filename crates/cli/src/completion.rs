@@ -18,6 +18,7 @@ use kube::api::{Api, ListParams};
 
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
+use crate::output::print_bytes;
 use crate::tenant::{TenantName, phase};
 
 /// Environment variable with the shell that asks.
@@ -104,7 +105,7 @@ pub(crate) fn print_script(shell: Shell) -> Result<ExitCode, Error> {
     let mut script = Vec::new();
     let written = completer.write_registration(VARIABLE, "berth", "berth", &program.to_string_lossy(), &mut script);
     written.map_err(|error| failed(&error))?;
-    io::stdout().write_all(&script).map_err(|error| failed(&error))?;
+    print_bytes(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 

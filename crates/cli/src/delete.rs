@@ -11,8 +11,8 @@ use kube::api::{DeleteParams, Preconditions};
 
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::HostArguments;
-use crate::output::print_line;
+use crate::host::{HostArguments, find_object};
+use crate::output::{NameOnly, print_line, print_question};
 use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -38,18 +38,12 @@ pub(crate) struct DeleteArguments {
     output: Option<NameOnly>,
 }
 
-/// The one form besides text in which a deletion is printed, as in kubectl.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum NameOnly {
-    /// Only resource and name.
-    Name,
-}
-
 pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
     let name = TenantName::parse(&arguments.name, &host.namespace)?;
     let tenants = name.api(&host.client);
-    let tenant = tenants.get_opt(&name.name).await.map_err(failed("get the tenant"))?;
+    let tenant = find_object(&tenants, &name.name).await;
+    let tenant = tenant.map_err(failed("get the tenant"))?;
     let Some(tenant) = tenant else {
         if arguments.ignore_not_found {
             return Ok(ExitCode::SUCCESS);
@@ -93,10 +87,10 @@ fn confirm(name: &TenantName, tenant: &TenantCluster, answers: &mut impl io::Buf
     let nodes = tenant.status.as_ref().and_then(|status| status.nodes.as_ref());
     let nodes = nodes.map_or(0, |nodes| nodes.assigned);
     let noun = if nodes == 1 { "node" } else { "nodes" };
-    eprint!(
+    print_question(format_args!(
         "You are about to delete TenantCluster {name} ({}, {nodes} {noun}) with everything in it.\nDo you want to continue? (y/N): ",
         phase(tenant)
-    );
+    ));
     let mut answer = String::new();
     let read = answers.read_line(&mut answer);
     read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;

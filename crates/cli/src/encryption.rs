@@ -5,18 +5,25 @@ use std::time::Duration;
 
 use berth_api::conditions::ENCRYPTED_AT_REST;
 use berth_api::labels::ENCRYPTION_KEY_ROTATION_REQUESTED_AT;
-use berth_api::{EncryptionPhase, EncryptionStatus, TenantCluster};
+use berth_api::{EncryptionPhase, EncryptionStatus, SnapshotPhase, TenantCluster, TenantSnapshot};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use crate::completion;
 use crate::error::Error;
-use crate::host::HostArguments;
-use crate::output::{ObjectFormat, format_optional, format_rows, format_time, join_lines, print_line, print_named};
+use crate::host::{Host, HostArguments};
+use crate::output::{
+    ObjectFormat, format_optional, format_rows, format_time, join_lines, print_line, print_named, print_note,
+};
 use crate::rotation;
 use crate::tenant::{self, TenantName, resource_name};
 use crate::wait::parse_timeout;
+
+/// Names of snapshots that are printed at most.
+const MOST_NAMES: usize = 5;
 
 /// What to do with keys of encryption.
 #[derive(Debug, Subcommand)]
@@ -25,7 +32,8 @@ pub(crate) enum EncryptionCommand {
     ///
     /// Control makes a key, lets all API servers of the tenant write with it, has every object rewritten, and deletes the earlier key. Objects can
     /// be read and written all the time. A tenant that sleeps gets the key when it is awake. Back up the Secret `pki` of the tenant again
-    /// afterwards, and keep the earlier file as long as snapshots of etcd from before.
+    /// afterwards, and keep the earlier file as long as snapshots of etcd from before. TenantSnapshots with objects that need the earlier key are
+    /// named: the tenant cannot be set back to them without that file.
     #[command(after_help = "Example:\n  berth encryption rotate team-vision/vision --wait")]
     Rotate(RotateArguments),
     /// Show the key, the phase of its last change and since when, and what is not encrypted yet.
@@ -134,6 +142,7 @@ async fn rotate(host: &HostArguments, arguments: &RotateArguments) -> Result<Exi
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
     let last = find_last_request(&name, &tenant)?;
+    warn_of_snapshots(&host, &name, &tenant).await;
     let requested_at = rotation::request(&host, &name, ENCRYPTION_KEY_ROTATION_REQUESTED_AT, last).await?;
     if !arguments.wait {
         print_line(format_args!(
@@ -150,6 +159,52 @@ async fn rotate(host: &HostArguments, arguments: &RotateArguments) -> Result<Exi
         namespace.unwrap_or_default()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says on the standard error which snapshots need the key that is to be replaced. Who may not list snapshots can ask for another key all the same.
+async fn warn_of_snapshots(host: &Host, name: &TenantName, tenant: &TenantCluster) {
+    let snapshots: Api<TenantSnapshot> = Api::namespaced(host.client.clone(), &name.namespace);
+    let warning = match snapshots.list(&ListParams::default()).await {
+        Ok(found) => describe_snapshots(name, tenant, &found.items),
+        Err(error) => Some(format!(
+            "cannot look whether snapshots of {name} need the key that is replaced: {error}"
+        )),
+    };
+    if let Some(warning) = warning {
+        print_note(format_args!("{warning}"));
+    }
+}
+
+/// Which snapshots of a tenant need the key that it has now, and what that means; none if there are none.
+fn describe_snapshots(name: &TenantName, tenant: &TenantCluster, snapshots: &[TenantSnapshot]) -> Option<String> {
+    let key = status_of(tenant)?.key_name.clone()?;
+    let needs_key = |snapshot: &&TenantSnapshot| {
+        let is_completed = snapshot.phase() == SnapshotPhase::Completed;
+        let status = snapshot.status.as_ref().filter(|_| is_completed);
+        status.is_some_and(|status| status.tenant_uid == tenant.uid() && status.encryption_keys.contains(&key))
+    };
+    let names: Vec<String> = { snapshots.iter() }
+        .filter(needs_key)
+        .map(ResourceExt::name_any)
+        .collect();
+    let mut listed = names.get(..MOST_NAMES.min(names.len()))?.join(", ");
+    if listed.is_empty() {
+        return None;
+    }
+    let more = names.len().saturating_sub(MOST_NAMES);
+    if more > 0 {
+        listed = format!("{listed} and {more} more");
+    }
+    let namespace = tenant
+        .status
+        .as_ref()
+        .and_then(|status| status.control_plane_namespace.clone());
+    Some(format!(
+        "snapshots of {name} have objects that are encrypted with the key {key}, which is deleted once the tenant has another one: {listed}. The tenant cannot \
+         be set back to them then, unless somebody adds the key from a backup of the Secret {}/pki: make one now, if there is none, and take a snapshot \
+         afterwards",
+        namespace.unwrap_or_default()
+    ))
 }
 
 /// The last request that control knows; none if there was none. An error if the tenant has no key that could be replaced.
@@ -249,6 +304,36 @@ mod tests {
         assert_eq!(find("Completed", None), None);
         assert_eq!(find("Rewriting", Some(REQUESTED)), None);
         assert_eq!(find_new_key(&tenant("vision", &json!({})), at), None);
+    }
+
+    #[test]
+    fn snapshots_that_need_the_key_which_is_replaced_are_named() {
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let mut tenant = encrypted("Completed", Some("key-a"), None);
+        tenant.metadata.uid = Some("6f2c".into());
+        let snapshot = |name: &str, phase: &str, uid: &str, key: &str| -> TenantSnapshot {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": name, "namespace": "team"},
+                "spec": {"tenantClusterName": "vision"}, "status": {"phase": phase, "tenantUID": uid, "encryptionKeys": [key]},
+            }))
+            .unwrap()
+        };
+        let others = [
+            snapshot("plain", "Completed", "6f2c", "another-key"),
+            snapshot("failed", "Failed", "6f2c", "key-a"),
+            snapshot("of-another", "Completed", "0000", "key-a"),
+        ];
+        assert_eq!(describe_snapshots(&name, &tenant, &others), None);
+        let needing = |count: usize| -> Vec<TenantSnapshot> {
+            let needing = (0..count).map(|number| snapshot(&format!("s{number}"), "Completed", "6f2c", "key-a"));
+            needing.chain(others.clone()).collect()
+        };
+        let text = describe_snapshots(&name, &tenant, &needing(2)).unwrap();
+        assert!(text.contains("the key key-a") && text.contains(": s0, s1. "), "{text}");
+        let text = describe_snapshots(&name, &tenant, &needing(7)).unwrap();
+        assert!(text.contains("s4 and 2 more. ") && !text.contains("s5"), "{text}");
+        let without = encrypted("Rewriting", None, None);
+        assert_eq!(describe_snapshots(&name, &without, &needing(2)), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which host cluster a command talks to. Every command that needs it asks here.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::core::response::reason;
+use kube::{Api, Client, Config};
+use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::user_config::document;
@@ -140,6 +143,22 @@ impl HostArguments {
     }
 }
 
+/// Reads an object; none if there is none of this name.
+///
+/// # Errors
+/// The API server refuses or does not answer, or it does not know the kind: that says nothing of the name. [`Api::get_opt`] takes it for an object that
+/// does not exist.
+pub(crate) async fn find_object<K>(api: &Api<K>, name: &str) -> kube::Result<Option<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    match api.get(name).await {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A configuration whose requests end, also if nobody answers them. For all but streams.
 pub(crate) fn limited(mut config: Config) -> Config {
     limit_connecting(&mut config);
@@ -179,6 +198,7 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
     use crate::error::failed;
+    use berth_api::TenantCluster;
     use serde_json::{Value, json};
     use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -221,6 +241,29 @@ mod tests {
             namespace: "default".into(),
             config,
         }
+    }
+
+    /// Without its definitions Berth is not installed there, and a name is not wrong.
+    #[tokio::test]
+    async fn a_kind_that_the_host_does_not_have_is_no_object_that_does_not_exist() {
+        let read = async |body: Value| {
+            let text = body.as_str().map_or_else(|| body.to_string(), ToOwned::to_owned);
+            let service = tower::service_fn(move |_: http::Request<Body>| {
+                let mut answer = http::Response::new(Body::from(text.clone().into_bytes()));
+                *answer.status_mut() = http::StatusCode::NOT_FOUND;
+                async move { Ok::<_, std::convert::Infallible>(answer) }
+            });
+            let tenants: Api<TenantCluster> = Api::namespaced(Client::new(service, "default"), "team");
+            find_object(&tenants, "vision").await.map_err(failed("get the tenant"))
+        };
+        let error = read("404 page not found\n".into()).await.unwrap_err();
+        assert!(
+            error.exit_code() == 1 && error.to_string().contains("`berth doctor`"),
+            "{error}"
+        );
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+        assert!(read(status).await.unwrap().is_none());
     }
 
     /// The clock of this machine may be wrong; a request that is made with it would not count.

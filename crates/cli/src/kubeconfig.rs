@@ -10,7 +10,7 @@ use kube::config::Kubeconfig;
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 use crate::tenant;
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::token::service_account::{expiring_kubeconfig, read_account};
@@ -52,11 +52,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
         None => print_line(format_args!("{}", text.trim_end()))?,
         Some(path) => {
             write_atomic(path, text.as_bytes(), 0o600)?;
-            eprintln!("The kubeconfig of {name} is in {}.", path.display());
+            print_text(format_args!("The kubeconfig of {name} is in {}.", path.display()));
         }
     }
     if let Some(issuer) = issuer {
-        eprintln!("· it holds no secret: kubectl signs you in at {issuer}");
+        print_text(format_args!("· it holds no secret: kubectl signs you in at {issuer}"));
     }
     Ok(ExitCode::SUCCESS)
 }

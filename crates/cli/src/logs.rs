@@ -5,18 +5,19 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use berth_api::text::printable;
+use berth_api::{TenantClass, TenantCluster};
 use clap::Args;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::{Api, ListParams, LogParams};
+use kube::{Client, ResourceExt};
 
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::HostArguments;
 use crate::log_lines::{API_SERVER, Content, Sorter, read_last, read_line};
 use crate::output::print_note;
-use crate::tenant;
+use crate::tenant::{self, TenantName};
 
 /// Label that names the component of a pod.
 const COMPONENT: &str = "app.kubernetes.io/name";
@@ -54,6 +55,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     let component = wanted_component(arguments.component.as_deref(), arguments.audit)?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
+    if arguments.audit
+        && let Some(note) = find_missing_audit(&host.client, &name, &tenant).await
+    {
+        print_note(format_args!("{note}"));
+    }
     let status = tenant.status.as_ref();
     let namespace = status.and_then(|status| status.control_plane_namespace.clone());
     let namespace = namespace.ok_or_else(|| Error::Failed(format!("{name} has no control plane yet")))?;
@@ -117,6 +123,32 @@ fn wanted_component(component: Option<&str>, is_audit: bool) -> Result<Option<&s
         _ if is_audit => Ok(Some(API_SERVER)),
         component => Ok(component),
     }
+}
+
+/// Why the API servers of a tenant log no requests, and what to do; none if they do, or if the user may not read the class.
+async fn find_missing_audit(client: &Client, name: &TenantName, tenant: &TenantCluster) -> Option<String> {
+    let status = tenant.status.as_ref();
+    let class_name = status.and_then(|status| status.class_name.as_deref());
+    let Some(class_name) = class_name.or(tenant.spec.class_name.as_deref()) else {
+        return Some(format!(
+            "{name} has no TenantClass, and without one API servers log no requests; name a class that has spec.audit"
+        ));
+    };
+    let classes: Api<TenantClass> = Api::all(client.clone());
+    let class = classes.get_opt(class_name).await.ok().flatten()?;
+    describe_missing_audit(name, &class)
+}
+
+/// The same for the class of a tenant. What the class said before may be in the logs of API servers that are still to be replaced.
+fn describe_missing_audit(name: &TenantName, class: &TenantClass) -> Option<String> {
+    let class_name = class.name_any();
+    class.spec.audit.is_none().then(|| {
+        format!(
+            "the TenantClass {class_name} of {name} has no audit log, so API servers log no requests; the platform can set spec.audit: `kubectl \
+             patch tenantclass {class_name} --type=merge -p '{{\"spec\":{{\"audit\":{{\"preset\":\"Writes\"}}}}}}'` replaces the API servers of all \
+             its tenants"
+        )
+    })
 }
 
 /// The number of last lines that are kept here, because the kubelet would count others of the API server as well; none: it is asked for them.
@@ -236,6 +268,27 @@ mod tests {
         }
         let wrong = wanted_component(Some("coredns"), true);
         assert!(matches!(wrong, Err(Error::Usage(_))), "{wrong:?}");
+    }
+
+    #[test]
+    fn without_an_audit_log_people_learn_what_to_set() {
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let describe = |spec: serde_json::Value| {
+            let class: TenantClass = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold"}, "spec": spec,
+            }))
+            .unwrap();
+            describe_missing_audit(&name, &class)
+        };
+        let text = describe(json!({})).unwrap();
+        assert!(
+            text.starts_with("the TenantClass gold of team/vision has no audit log")
+                && text.contains(
+                    r#"kubectl patch tenantclass gold --type=merge -p '{"spec":{"audit":{"preset":"Writes"}}}'"#
+                ),
+            "{text}"
+        );
+        assert_eq!(describe(json!({"audit": {"preset": "Writes"}})), None);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     match run(parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", berth_api::text::printable(&error.to_string()));
+            output::print_text(format_args!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

@@ -14,7 +14,9 @@ use crate::completion;
 use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
 use crate::node::{self, GpuResources};
-use crate::output::{ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects};
+use crate::output::{
+    ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects, print_text,
+};
 use crate::tenant::{self, TenantName};
 
 #[derive(Debug, Args)]
@@ -53,7 +55,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         owners_of(&tenants, None)
     };
     if nodes.is_empty() && arguments.output == ObjectFormat::Table {
-        eprintln!("{}", describe_none(arguments, given, &pools));
+        print_text(format_args!("{}", describe_none(arguments, given, &pools)));
         return Ok(ExitCode::SUCCESS);
     }
     let names: Vec<String> = nodes.iter().map(|node| format!("node/{}", node.name_any())).collect();

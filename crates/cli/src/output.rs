@@ -39,18 +39,54 @@ pub(crate) enum ObjectFormat {
     Name,
 }
 
+/// The one form besides text in which a command prints what it has done to an object, as in kubectl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NameOnly {
+    /// Only resource and name.
+    Name,
+}
+
 /// Prints a line to stdout, [without control characters](printable): tenants write parts of what is shown. A reader that has closed the pipe
 /// (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
-    match writeln!(io::stdout().lock(), "{}", printable(&line.to_string())) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
-        _ => Ok(()),
+    print_next_line(line).map(drop)
+}
+
+/// Prints a line as [`print_line`] does. Returns whether it may be read: what goes on without end ends with its reader.
+pub(crate) fn print_next_line(line: fmt::Arguments<'_>) -> Result<bool, Error> {
+    write_all(
+        &mut io::stdout().lock(),
+        (printable(&line.to_string()) + "\n").as_bytes(),
+    )
+}
+
+/// Writes bytes to stdout as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
+    write_all(&mut io::stdout().lock(), bytes).map(drop)
+}
+
+/// Writes all, and returns whether the reader is still there.
+fn write_all(writer: &mut impl io::Write, bytes: &[u8]) -> Result<bool, Error> {
+    match writer.write_all(bytes).and_then(|()| writer.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::Output(error.to_string())),
     }
 }
 
 /// Prints a line about the progress of a command to stderr, whatever [the texts of others](one_line) in it say.
 pub(crate) fn print_note(note: fmt::Arguments<'_>) {
-    eprintln!("· {}", one_line(&note.to_string()));
+    print_text(format_args!("· {}", one_line(&note.to_string())));
+}
+
+/// Prints lines to stderr, [without control characters](printable). That nobody reads them (`2>&1 | head`) ends no command: what it does goes on.
+pub(crate) fn print_text(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{}", printable(&text.to_string()));
+}
+
+/// Prints a question to stderr, behind which the answer is written.
+pub(crate) fn print_question(question: fmt::Arguments<'_>) {
+    let _ = write!(io::stderr().lock(), "{}", printable(&question.to_string()));
 }
 
 /// The lines of a text. None becomes several, or hides others: [parts of them are texts of others](one_line).
@@ -259,6 +295,28 @@ pub(crate) fn format_rows<T, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Failing(io::ErrorKind);
+
+    impl io::Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_error_and_noticed() {
+        assert!(!write_all(&mut Failing(io::ErrorKind::BrokenPipe), b"a").unwrap());
+        let error = write_all(&mut Failing(io::ErrorKind::StorageFull), b"a").unwrap_err();
+        assert!(matches!(error, Error::Output(_)), "{error}");
+        let mut written = Vec::new();
+        assert!(write_all(&mut written, b"a").unwrap());
+        assert_eq!(written, b"a");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

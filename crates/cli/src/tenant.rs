@@ -7,7 +7,7 @@ use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
-use crate::host::Host;
+use crate::host::{Host, find_object};
 use crate::output::print_note;
 use crate::user_config::document;
 
@@ -60,12 +60,8 @@ impl TenantName {
     /// # Errors
     /// It does not exist, or the host does not answer.
     pub(crate) async fn get(&self, client: &Client) -> Result<TenantCluster, Error> {
-        let found = self
-            .api(client)
-            .get_opt(&self.name)
-            .await
-            .map_err(failed("get the tenant"))?;
-        found.ok_or_else(|| self.not_found())
+        let found = find_object(&self.api(client), &self.name).await;
+        found.map_err(failed("get the tenant"))?.ok_or_else(|| self.not_found())
     }
 
     /// The error for a tenant that does not exist.

@@ -77,6 +77,23 @@ fn a_cluster_that_is_not_up_is_reported() {
 }
 
 #[test]
+fn readers_that_have_gone_change_no_exit_status() {
+    let fixture = Fixture::new();
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let mut list = fixture.berth("snapshot list --kubeconfig /nothing/kubeconfig");
+    let status = list.stderr(closed()).stdout(closed()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    for line in ["completion bash", "version"] {
+        let status = fixture.berth(line).stdout(closed()).status().unwrap();
+        assert!(status.success(), "berth {line}: {status}");
+    }
+}
+
+#[test]
 fn shells_and_kubectl_complete_commands() {
     let fixture = Fixture::new();
     let script = fixture.run("completion bash");

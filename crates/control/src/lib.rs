@@ -14,7 +14,7 @@
 //! | [`network`] | policies on the host that isolate tenants |
 //! | [`authentication`] | which issuers of tokens a tenant may trust |
 //! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
-//! | [`apply`], `status_write`, [`finalizers`], [`events`] | writes to API servers |
+//! | [`apply`], `status_write`, [`finalizers`], [`events`], `host_pods` | writes to API servers |
 //! | [`install`] | installation on a host, and uninstallation |
 //! | [`clock`], [`metrics`], [`gauges`], `secret_texts`, [`mod@error`] | what all of these use |
 
@@ -30,6 +30,7 @@ pub mod events;
 pub mod finalizers;
 pub mod gauges;
 pub mod gpu_pods;
+mod host_pods;
 pub mod install;
 pub mod key;
 pub mod metered_use;
@@ -70,7 +71,7 @@ use controllers::{
     quotas::QuotasContext,
     schedule_policy::{SchedulePolicyContext, Schedules},
     shared_nodes::SharedNodesContext,
-    snapshots::SnapshotsContext,
+    snapshots::{SnapshotsContext, StoreCheck},
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
     usage::{UsageContext, UsageState},
@@ -176,6 +177,14 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         interval: config.quota_use_interval,
     };
     tasks.spawn(quota_use::watch(quota_use, stop.clone()));
+    if let Some(store) = config.snapshot_store.clone() {
+        let check = StoreCheck {
+            store,
+            metrics: config.metrics.snapshots.clone(),
+            recorder: EventRecorder::new(config.client.clone()),
+        };
+        tasks.spawn(check.watch(stop.clone()));
+    }
     queue.add(Key::Usage);
     queue.add(Key::Snapshots);
     let controllers = build_controllers(config, datastore, stores, (schedules, tenants, quotas), queue);
@@ -302,6 +311,7 @@ fn build_snapshots(
         recorder: EventRecorder::new(config.client.clone()),
         runs: Arc::default(),
         pauses: Arc::default(),
+        deletions: Arc::default(),
     }
 }
 
@@ -355,8 +365,10 @@ fn build_controllers(
             client: client.clone(),
             stores: stores.clone(),
             has_admission_policies,
+            has_snapshot_store: snapshot_store.is_some(),
             runtime: Arc::clone(&runtime),
             kinds: Arc::clone(&kinds),
+            recorder: recorder.clone(),
         },
         schedule_policy: build_schedule_policies(&client, &stores, &schedules, &queue),
         tenant: TenantContext {

@@ -126,15 +126,6 @@ async fn lead(
     let runtime = open_runtime(args, settings, &client).await?;
     let endpoints = find_datastore_endpoints(args, &client).await?;
     let snapshot_store = open_snapshot_store(args)?;
-    if let Some(store) = snapshot_store.clone() {
-        // Nobody waits for it: tenants run without a store.
-        tokio::spawn(async move {
-            match store.check().await {
-                Ok(()) => tracing::info!("the store of snapshots can be written, read and deleted from"),
-                Err(error) => tracing::error!(%error, "the store of snapshots cannot be used"),
-            }
-        });
-    }
     let config = ControlConfig {
         client,
         host: read_host_input(args)?,

@@ -7,11 +7,12 @@ use berth_node_lifecycle::{
     pod_requests::{self, MOST_RESOURCES},
 };
 use berth_quota::{UserAmounts, UserGang};
+use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// A host pod, as far as limits of users matter.
@@ -51,10 +52,6 @@ pub struct UserPods {
     pods: Mutex<HashMap<String, Arc<ObservedUserPod>>>,
     /// Slugs of the tenants whose Project limits its users.
     limited: Mutex<HashSet<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl UserPods {

@@ -5,10 +5,11 @@
 //! decided and not done, it decides again.
 
 use berth_api::UserStatus;
+use berth_runtime::locks::lock;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -28,10 +29,6 @@ pub struct UserQuotaLedger {
     granted: Mutex<BTreeSet<String>>,
     projects: Mutex<BTreeMap<String, ProjectUsers>>,
     changes: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl UserQuotaLedger {

@@ -1,10 +1,11 @@
 //! Counters that limit how many connections a source or a tenant may have.
 
+use berth_runtime::locks::lock;
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -80,10 +81,6 @@ impl Drop for SourceSlot {
             taken.remove(&self.source);
         }
     }
-}
-
-fn lock(taken: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What counts as one source: an IPv4 address, or an IPv6 network of /64.

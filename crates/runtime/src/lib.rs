@@ -9,6 +9,7 @@
 //! | [`watched`], [`tree`] | objects of lists and watches, and the memory that they take |
 //! | [`queue`] | the queue of keys |
 //! | [`lease`], [`thread`], [`shutdown`] | how programs start, lead and end |
+//! | [`locks`] | locks that stay usable after a panic |
 //! | [`admin`], `http`, [`metrics`], [`telemetry`] | the admin server, its client, metrics and logs |
 //! | [`places`], [`sockets`] | connections: which of them end when there are too many, and their options |
 
@@ -20,6 +21,7 @@ pub mod discovery;
 pub mod extension_answers;
 pub mod http;
 pub mod lease;
+pub mod locks;
 mod log_lines;
 pub mod long_answers;
 pub mod metrics;

@@ -6,6 +6,7 @@
 
 mod cgroups;
 mod claims;
+mod connections;
 mod containers;
 mod disks;
 mod dumps;
@@ -40,7 +41,9 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
             let ended = processes::end(node)?;
             // The kernel gives back a user's quota of keys a little later.
             let cleared = wait(|| keyrings::clear(node))?;
-            Ok(format!("{ended}; {cleared}"))
+            // No pod of a tenant answers any more, so that no connection to it is established again.
+            let connections = wait(|| connections::clear(node))?;
+            Ok(format!("{ended}; {cleared}; {connections}"))
         }
         "claims" => wait(|| claims::none_prepared(node)),
         "ephemeral" => {

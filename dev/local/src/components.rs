@@ -110,13 +110,15 @@ impl Components<'_> {
             // Writes that are kept in memory for members that are behind: this etcd has none.
             .with("snapshot-catchup-entries", 100);
         let ports = (datastore, datastore_peer);
-        self.etcd_process(
+        let mut spec = self.etcd_process(
             process::DATASTORE,
             [file::DATASTORE, file::DATASTORE_CA],
             [file::DATASTORE_PEER, file::DATASTORE_PEER_CA],
             ports,
             arguments,
-        )
+        )?;
+        spec.args.extend(self.config.datastore_flags.iter().cloned());
+        Ok(spec)
     }
 
     /// An etcd with a certificate and an authority for its clients, and others for its peers: whom the first authority

@@ -37,6 +37,8 @@ pub struct HostClusterConfig {
     pub service_ranges: String,
     /// Further flags of the API server, for tests.
     pub apiserver_flags: Vec<String>,
+    /// Further flags of the tenants' shared etcd, for benchmarks.
+    pub datastore_flags: Vec<String>,
     /// Whether etcd forces its writes to disk. Only tests may turn it off.
     pub fsync: bool,
     /// Controllers that its controller manager does not run. For tests in which it acts as a tenant.
@@ -56,6 +58,7 @@ impl HostClusterConfig {
             die_with_parent: false,
             service_ranges: SERVICE_RANGE.into(),
             apiserver_flags: Vec::new(),
+            datastore_flags: Vec::new(),
             fsync: true,
             disabled_controllers: Vec::new(),
         }

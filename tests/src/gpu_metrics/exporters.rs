@@ -7,12 +7,13 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 use tokio::net::TcpListener;
 
@@ -75,10 +76,6 @@ struct Inner {
     history: Option<History>,
     /// Nodes whose history was scraped.
     scraped: Mutex<HashSet<usize>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Exporters {

@@ -361,6 +361,29 @@ fn a_tenant_without_snapshots_of_its_schedule_raises_the_alert() {
 }
 
 #[test]
+fn a_store_of_snapshots_that_cannot_be_used_raises_the_alert_whichever_control_leads() {
+    let expression = alert_expression("BerthSnapshotStoreFailing");
+    let of = |pod: &str, values: &str| {
+        let labels = format!("namespace=\"berth-system\", pod=\"{pod}\"");
+        json!({"series": format!("berth_control_snapshot_store_failing{{{labels}}}"), "values": values})
+    };
+    let namespace = "{namespace=\"berth-system\"}";
+    evaluate(
+        &[
+            // One that does not lead checks nothing.
+            of("a", "0x9 1x19 stale"),
+            of("b", "0x29 1x9 0x20"),
+        ],
+        &[
+            evaluates_to(&expression, "5m", namespace, None),
+            evaluates_to(&expression, "11m", namespace, Some(1)),
+            evaluates_to(&expression, "35m", namespace, Some(1)),
+            evaluates_to(&expression, "45m", namespace, None),
+        ],
+    );
+}
+
+#[test]
 fn a_restore_that_is_tried_again_and_again_raises_the_alert() {
     let expression = format!("({}) * 0 + 1", alert_expression("BerthRestoreFailing"));
     let reconciles = |kind: &str, result: &str, values: &str| {

@@ -35,10 +35,45 @@ const MODEL: &str = "registry.example.com/leaver/model:1";
 /// The path in this image that is a volume.
 const VOLUME: &str = "/data";
 
+/// Connections that the tenant leaves: a peer, and the address of a pod. No packet comes from there.
+const CONNECTIONS: [(&str, &str); 2] = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
+
 /// The lines that containerd's client prints.
 fn containerd(host: &TestCluster, node: &str, arguments: &[&str]) -> BTreeSet<String> {
     let output = host.ctr(node, arguments).unwrap();
     output.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// Runs the tool for the kernel's table of connections in the network namespace of a node.
+fn conntrack(host: &TestCluster, node: &str, arguments: &[&str]) -> String {
+    let mut command = host.command_on_node(node, "conntrack").unwrap();
+    let output = command.args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "conntrack {arguments:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Adds connections as peers of the tenant keep them up: established ones.
+fn add_connections(host: &TestCluster, node: &str) {
+    for (peer, pod) in CONNECTIONS {
+        let arguments = format!(
+            "-I -p udp -s {peer} -d {pod} --sport 4000 --dport 4001 --timeout 3600 --status SEEN_REPLY,ASSURED"
+        );
+        conntrack(host, node, &arguments.split(' ').collect::<Vec<_>>());
+    }
+}
+
+/// The connections that were added and that the kernel still has.
+fn connections(host: &TestCluster, node: &str) -> Vec<(&'static str, &'static str)> {
+    let listed = ["ipv4", "ipv6"].map(|family| conntrack(host, node, &["-L", "-f", family, "-p", "udp"]));
+    let is_listed = |peer: &str, pod: &str| {
+        let sides = format!("src={peer} dst={pod} ");
+        listed.iter().any(|listed| listed.contains(&sides))
+    };
+    CONNECTIONS
+        .into_iter()
+        .filter(|(peer, pod)| is_listed(peer, pod))
+        .collect()
 }
 
 /// The image as the node's container runtime has it.
@@ -161,6 +196,8 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
         fs::create_dir_all(dump.parent().unwrap()).unwrap();
         fs::write(dump, "secret").unwrap();
     }
+    add_connections(&host, &node);
+    assert_eq!(connections(&host, &node), CONNECTIONS);
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -182,6 +219,8 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
         dumps.iter().all(|dump| !dump.exists()),
         "core dumps and checkpoints are gone"
     );
+    let left = connections(&host, &node);
+    assert!(left.is_empty(), "connections are left: {left:?}");
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);
     let volumes = volumes_of_images(&folder);

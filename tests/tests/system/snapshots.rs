@@ -249,9 +249,20 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
         listed.contains(&"tenantsnapshot.berth.dev/kept") && listed.contains(&of_saved.as_str()),
         "{out}"
     );
-    let delete_kept = ["snapshot", "delete", "kept", "-n", "snapshots-undo"];
-    user.run(&delete_kept, 0).await;
-    until_true("the file is deleted", SOON, async || !file.exists()).await;
+    let (out, _) = user.run(&["snapshot", "list", "-A"], 0).await;
+    assert!(
+        out.starts_with("NAMESPACE") && out.contains("\nsnapshots-undo "),
+        "{out}"
+    );
+    let (out, _) = user.run(&["snapshot", "get", "snapshots-undo/kept"], 0).await;
+    assert!(out.contains("Phase:      Completed"), "{out}");
+    let delete_kept = ["snapshot", "delete", "snapshots-undo/kept"];
+    let (out, _) = user.run(&delete_kept, 0).await;
+    assert_eq!(out, "TenantSnapshot snapshots-undo/kept is deleted, with its file.\n");
+    assert!(!file.exists());
+    let (_, err) = user.run(&delete_kept, 3).await;
+    assert!(err.contains("there is no TenantSnapshot snapshots-undo/kept"), "{err}");
+    user.run(&[&delete_kept[..], &["--ignore-not-found"]].concat(), 0).await;
     delete(&host, &tenant).await;
 }
 

@@ -73,7 +73,7 @@ pub enum ScrubPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ScrubStep {
     /// Ends containers and processes that are left of tenants' pods; nothing may hold a GPU. Clears the kernel's keyrings of
-    /// users.
+    /// users, and its table of connections.
     Processes,
     /// Waits until no device of a tenant's ResourceClaim is prepared any more.
     Claims,

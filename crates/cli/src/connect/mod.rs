@@ -15,7 +15,7 @@ use tokio::process::Command;
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 use crate::tenant::{self, TenantName};
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::user_config::cluster::replace_user;
@@ -83,15 +83,17 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ConnectArguments) -> R
         files.target().display()
     ))?;
     if let Some(issuer) = &issuer {
-        eprintln!("· kubectl signs you in at {issuer}");
+        print_text(format_args!("· kubectl signs you in at {issuer}"));
     } else if files.is_readable_by_others() {
-        eprintln!(
+        print_text(format_args!(
             "· other users of this machine can read {0}, which has keys: chmod 600 {0}",
             files.target().display()
-        );
+        ));
     }
     if let Some(mut signals) = signals {
-        eprintln!("· connections are forwarded until you press Ctrl-C; then the context is removed");
+        print_text(format_args!(
+            "· connections are forwarded until you press Ctrl-C; then the context is removed"
+        ));
         signals.next().await;
         files.remove_context(&context)?;
     }

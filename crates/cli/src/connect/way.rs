@@ -18,7 +18,7 @@ use super::addresses::Target;
 use super::forward::Forward;
 use crate::error::{Error, describe};
 use crate::host::Host;
-use crate::output::print_note;
+use crate::output::{print_note, print_text};
 use crate::sleep::how_to_wake;
 use crate::tenant::{self, TenantName};
 use crate::user_config::document::{self, Server};
@@ -125,7 +125,9 @@ pub(super) async fn find_way(
         )));
     }
     if is_asleep && !must_forward {
-        eprintln!("· {name} sleeps; a connection through the gateway wakes it");
+        print_text(format_args!(
+            "· {name} sleeps; a connection through the gateway wakes it"
+        ));
     }
     let routes = TenantRoutes {
         host,
@@ -145,7 +147,7 @@ pub(super) async fn find_way(
     })?;
     Ok(match chosen {
         Choice::Own => {
-            eprintln!("· {name} is reached at its address {endpoint}");
+            print_text(format_args!("· {name} is reached at its address {endpoint}"));
             Way {
                 kubeconfig,
                 server: None,
@@ -153,7 +155,7 @@ pub(super) async fn find_way(
             }
         }
         Choice::Server(server) => {
-            eprintln!("· {name} is reached at {}", server.url);
+            print_text(format_args!("· {name} is reached at {}", server.url));
             Way {
                 kubeconfig: document::with_server(&kubeconfig, &server),
                 server: Some(server),
@@ -161,10 +163,10 @@ pub(super) async fn find_way(
             }
         }
         Choice::Forward(server, forward) => {
-            eprintln!(
+            print_text(format_args!(
                 "· {name} is reached through the API server of the host, at {}",
                 server.url
-            );
+            ));
             Way {
                 kubeconfig: document::with_server(&kubeconfig, &server),
                 server: Some(server),

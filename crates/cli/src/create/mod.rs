@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments};
-use crate::output::{ObjectFormat, print_objects};
+use crate::output::{ObjectFormat, print_objects, print_text};
 use crate::tenant::{TenantName, phase, resource_name};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -99,17 +99,17 @@ pub(crate) async fn run(host: &HostArguments, arguments: &CreateArguments) -> Re
     }
     if !arguments.wait {
         print(&created, "", arguments.output)?;
-        eprintln!(
+        print_text(format_args!(
             "Berth starts its control plane and assigns its nodes now.\n  berth get {name}       shows its progress\n  \
              berth connect {name}   uses it, once it is Ready"
-        );
+        ));
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("· {name} is created");
+    print_text(format_args!("· {name} is created"));
     let ready = wait_until_ready(&host, &name, arguments.timeout).await?;
     let ready = serde_json::to_value(&ready).map_err(|error| Error::Output(error.to_string()))?;
     print(&ready, " and ready", arguments.output)?;
-    eprintln!("  berth connect {name}   uses it");
+    print_text(format_args!("  berth connect {name}   uses it"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -206,7 +206,7 @@ async fn wait_until_ready(host: &Host, name: &TenantName, timeout: Duration) -> 
     };
     let message = || format!("{name} is not ready yet; Berth goes on, and `berth get {name}` shows what it waits for");
     let ready = wait_for(timeout, check, message).await?;
-    eprintln!("· {} is {}", ready.name_any(), phase(&ready));
+    print_text(format_args!("· {} is {}", ready.name_any(), phase(&ready)));
     Ok(ready)
 }
 

@@ -24,7 +24,7 @@ use crate::log_lines::{API_SERVER, Content, LastLines, read_last};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
-use related::{Objects, is_snapshot_of, keep_related};
+use related::{Objects, is_event_about, is_snapshot_of, keep_related, name_of};
 
 /// Lines of each log, the last ones.
 const LOG_LINES: i64 = 5000;
@@ -141,12 +141,9 @@ impl Bundle {
         }
     }
 
-    /// Events about TenantClusters, and snapshots: those of these tenants, or all.
+    /// Snapshots, and Events about TenantClusters and snapshots: those of these tenants, or all.
     async fn collect_team_namespace(&mut self, namespace: &str, tenants: &[TenantCluster], is_all: bool) {
-        let events = resource("", "v1", "Event", "events");
-        let of_tenants = ListParams::default().fields("involvedObject.kind=TenantCluster");
-        let path = format!("namespaces/{namespace}/events.yaml");
-        self.add_list(&path, &events, Some(namespace), &of_tenants).await;
+        let mut snapshot_names = BTreeSet::<String>::new();
         let snapshots = resource(GROUP, VERSION, "TenantSnapshot", "tenantsnapshots");
         let path = format!("namespaces/{namespace}/tenantsnapshots.yaml");
         let found = self
@@ -154,7 +151,24 @@ impl Bundle {
             .await;
         if let Some(mut found) = found {
             found.retain(|snapshot| is_all || is_snapshot_of(snapshot, namespace, tenants));
+            snapshot_names.extend(found.iter().filter_map(name_of).map(str::to_owned));
             self.add_object(&path, found.into());
+        }
+        let of_namespace = |tenant: &&TenantCluster| tenant.namespace().as_deref() == Some(namespace);
+        let tenant_names: BTreeSet<String> = tenants.iter().filter(of_namespace).map(ResourceExt::name_any).collect();
+        let events = resource("", "v1", "Event", "events");
+        let path = format!("namespaces/{namespace}/events.yaml");
+        let mut about = None;
+        for (kind, names) in [("TenantCluster", tenant_names), ("TenantSnapshot", snapshot_names)] {
+            let of_kind = ListParams::default().fields(&format!("involvedObject.kind={kind}"));
+            let found = self.read_list(&path, &events, Some(namespace), &of_kind).await;
+            if let Some(mut found) = found {
+                found.retain(|event| is_all || is_event_about(event, kind, &names));
+                about.get_or_insert_with(Vec::new).append(&mut found);
+            }
+        }
+        if let Some(about) = about {
+            self.add_object(&path, about.into());
         }
     }
 

@@ -40,6 +40,17 @@ pub(super) fn is_snapshot_of(snapshot: &Value, namespace: &str, tenants: &[Tenan
     tenants.iter().any(is_its_name)
 }
 
+/// Whether an Event is about an object of this kind with one of these names. Events about others in the namespace are of others.
+pub(super) fn is_event_about(event: &Value, kind: &str, names: &BTreeSet<String>) -> bool {
+    let is_of_kind = text(event, "/involvedObject/kind") == Some(kind);
+    is_of_kind && text(event, "/involvedObject/name").is_some_and(|name| names.contains(name))
+}
+
+/// The name of an object.
+pub(super) fn name_of(object: &Value) -> Option<&str> {
+    text(object, "/metadata/name")
+}
+
 /// Names of the objects whose quotas and schedules count for some tenants.
 struct Parents {
     projects: BTreeSet<String>,
@@ -90,7 +101,7 @@ impl Parents {
 }
 
 fn has_name(object: &Value, names: &BTreeSet<String>) -> bool {
-    text(object, "/metadata/name").is_some_and(|name| names.contains(name))
+    name_of(object).is_some_and(|name| names.contains(name))
 }
 
 /// The namespaces that a Project names.
@@ -132,10 +143,7 @@ mod tests {
     }
 
     fn names(list: &Objects) -> Vec<&str> {
-        list.items
-            .iter()
-            .filter_map(|item| text(item, "/metadata/name"))
-            .collect()
+        list.items.iter().filter_map(name_of).collect()
     }
 
     #[test]
@@ -146,6 +154,16 @@ mod tests {
         assert!(!is_snapshot_of(&of("b"), "team", &tenants));
         assert!(!is_snapshot_of(&of("a"), "others", &tenants));
         assert!(!is_snapshot_of(&object("broken", &json!({})), "team", &tenants));
+    }
+
+    #[test]
+    fn events_are_of_a_tenant_if_they_are_about_it_or_one_of_its_snapshots() {
+        let about = |kind: &str, name: &str| json!({"involvedObject": {"kind": kind, "name": name}});
+        let names = BTreeSet::from(["a".to_owned()]);
+        assert!(is_event_about(&about("TenantSnapshot", "a"), "TenantSnapshot", &names));
+        assert!(!is_event_about(&about("TenantSnapshot", "b"), "TenantSnapshot", &names));
+        assert!(!is_event_about(&about("TenantCluster", "a"), "TenantSnapshot", &names));
+        assert!(!is_event_about(&json!({}), "TenantSnapshot", &names));
     }
 
     #[test]

@@ -125,8 +125,22 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
         |name: &str, namespace: &str| json!({"metadata": {"name": name}, "spec": {"namespaces": [namespace]}});
     let snapshot =
         |name: &str, tenant: &str| json!({"metadata": {"name": name}, "spec": {"tenantClusterName": tenant}});
+    let event = |name: &str, kind: &str, about: &str| {
+        let object = json!({"kind": kind, "name": about});
+        json!({"metadata": {"name": name}, "message": format!("password={TOKEN}"), "involvedObject": object})
+    };
     let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let is_about = |kind: &str| query.contains(kind);
         let items = match request.uri().path() {
+            "/api/v1/namespaces/team/events" if is_about("TenantCluster") => json!([
+                event("own-event", "TenantCluster", "a"),
+                event("canary-event", "TenantCluster", "b")
+            ]),
+            "/api/v1/namespaces/team/events" if is_about("TenantSnapshot") => json!([
+                event("own-end", "TenantSnapshot", "own-snapshot"),
+                event("canary-end", "TenantSnapshot", "canary-snapshot")
+            ]),
             "/apis/berth.dev/v1alpha1/usagerecords" => json!([record("own-record"), record("canary-record")]),
             "/apis/berth.dev/v1alpha1/projects" => json!([
                 project("own-project", "team"),
@@ -158,19 +172,29 @@ async fn a_bundle_about_one_tenant_does_not_say_what_others_used() {
         let files = unpack(&bundle.finish().unwrap());
         files.into_values().collect::<String>()
     };
-    let own = ["own-record", "own-project", "gold", "own-snapshot"];
+    let own = [
+        "own-record",
+        "own-project",
+        "gold",
+        "own-snapshot",
+        "own-event",
+        "own-end",
+    ];
     let others = [
         "canary-record",
         "canary-project",
         "canary-rest",
         "canary-card",
         "canary-snapshot",
+        "canary-event",
+        "canary-end",
     ];
     let of_one = collect(false).await;
     assert!(own.iter().all(|name| of_one.contains(name)), "{of_one}");
     assert!(!others.iter().any(|name| of_one.contains(name)), "{of_one}");
     let of_all = collect(true).await;
     assert!(own.iter().chain(&others).all(|name| of_all.contains(name)), "{of_all}");
+    assert!(!of_all.contains(TOKEN), "{of_all}");
 }
 
 #[test]

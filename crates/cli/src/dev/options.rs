@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UpArguments;
 use crate::error::Error;
+use crate::output::print_text;
 
 /// The options of `up`, as the supervisor reads them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +122,7 @@ fn can_be_real() -> bool {
     match berth_local::obstacle_to_real_nodes() {
         None => true,
         Some(why) => {
-            eprintln!("· nodes are simulated: {why}");
+            print_text(format_args!("· nodes are simulated: {why}"));
             false
         }
     }

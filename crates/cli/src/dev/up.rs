@@ -18,7 +18,7 @@ use super::probe;
 use super::progress::{Progress, SupervisorLock};
 use super::supervise::{CONTROL, find_beside};
 use crate::error::Error;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 
 /// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -44,7 +44,7 @@ pub(crate) async fn run(home: &Path, arguments: &UpArguments) -> Result<ExitCode
     let child = match SupervisorLock::holder(&home) {
         Some(pid) if unchanged && Progress::read(&home, pid) == Some(Progress::Ready) => {
             if !is_answering(&home, &options).await {
-                eprintln!("· waiting until the stopped processes run again");
+                print_text(format_args!("· waiting until the stopped processes run again"));
                 wait_for_answers(&home, &options).await?;
             }
             print_line(format_args!("The host cluster is already up."))?;
@@ -167,7 +167,7 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
             Some(Progress::Ready) => return Ok(()),
             Some(Progress::Failed(message)) => return Err(not_up(message)),
             Some(Progress::Starting(step)) if step != shown => {
-                eprintln!("· {step}");
+                print_text(format_args!("· {step}"));
                 shown = step;
             }
             _ => {}

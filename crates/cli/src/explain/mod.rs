@@ -170,7 +170,11 @@ fn keep_error<T: Default>(read: Result<T, Error>, errors: &mut Vec<String>) -> T
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get_opt(name).await.map_err(failed("get the node"))?;
-    let node = node.ok_or_else(|| Error::NotFound(format!("there is no node {name}")))?;
+    let node = node.ok_or_else(|| {
+        Error::NotFound(format!(
+            "there is no node {name}; `berth nodes` lists those of the pools"
+        ))
+    })?;
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {
             let tenants: Api<TenantCluster> = Api::all(client.clone());

@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use super::plan::{ListedImage, Tool, find_mismatch, import_commands, in_registry, pull_commands, push_commands};
 use crate::error::Error;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 
 /// The list beside the archives.
 const LIST: &str = "images.txt";
@@ -61,7 +61,9 @@ pub(super) async fn save(
         } else if !file.is_file() || !is_of_digest(&image, &file, &source_record) {
             if let Some(digest) = image.digest.as_ref().filter(|_| file.is_file()) {
                 let file = file.display();
-                eprintln!("{file} may be of another image than {digest}: it is pulled again.");
+                print_text(format_args!(
+                    "{file} may be of another image than {digest}: it is pulled again."
+                ));
             }
             let tool = find_tool(tool).await?;
             // skopeo adds to an archive that is there.

@@ -14,7 +14,7 @@ use kube::api::{Api, ListParams};
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node;
-use crate::output::{ObjectFormat, list_of, print_objects};
+use crate::output::{ObjectFormat, list_of, print_objects, print_text};
 use crate::tenant::resource_name;
 use text::Columns;
 
@@ -96,7 +96,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
     let tenants = list.map_err(failed("list the tenants"))?.items;
     let format_of_objects = format.of_objects();
     if tenants.is_empty() && format_of_objects == ObjectFormat::Table {
-        eprintln!("{}", describe_none(arguments, &host.namespace));
+        print_text(format_args!("{}", describe_none(arguments, &host.namespace)));
         if !arguments.watch {
             return Ok(ExitCode::SUCCESS);
         }

@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use super::ListFormat;
 use super::text;
 use crate::error::Error;
-use crate::output::{print_line, print_note};
+use crate::output::{print_next_line, print_note};
 use crate::tenant::{TenantName, resource_name};
 
 /// Prints `tenants`, and then each tenant of the API with these labels again when it changes. Ends when nobody reads any more, or with the
@@ -26,8 +26,8 @@ pub(super) async fn run(
     format: ListFormat,
 ) -> Result<ExitCode, Error> {
     let mut shown = Shown::new(tenants, format);
-    for line in shown.all(Timestamp::now()) {
-        print_line(format_args!("{line}"))?;
+    if !print_lines(&shown.all(Timestamp::now()))? {
+        return Ok(ExitCode::SUCCESS);
     }
     let config = watcher::Config::default().labels(selector);
     let mut events = std::pin::pin!(watcher(api, config).default_backoff());
@@ -52,11 +52,21 @@ pub(super) async fn run(
             }
         };
         is_failing = false;
-        for line in lines {
-            print_line(format_args!("{line}"))?;
+        if !print_lines(&lines)? {
+            break;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints lines, and returns whether somebody reads on.
+fn print_lines(lines: &[String]) -> Result<bool, Error> {
+    for line in lines {
+        if !print_next_line(format_args!("{line}"))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What was printed: the tenants by namespace and name.

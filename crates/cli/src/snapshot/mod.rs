@@ -2,9 +2,12 @@
 //!
 //! Control does both: a snapshot is an object beside the TenantCluster, and a restore is asked for by an annotation of the TenantCluster.
 
+mod delete;
+mod list;
 mod restore;
 mod text;
 
+use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,18 +15,20 @@ use berth_api::conditions::COMPLETED;
 use berth_api::{KubeDuration, SnapshotPhase, TenantSnapshot, TenantSnapshotSpec};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::PostParams;
 
 use crate::completion;
 use crate::create::parse_lifetime;
 use crate::error::{Error, failed};
-use crate::host::{Host, HostArguments};
-use crate::output::{ObjectFormat, list_of, print_line, print_objects};
+use crate::host::{Host, HostArguments, find_object};
+use crate::output::{NameOnly, ObjectFormat, print_line, print_objects};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
+use delete::DeleteArguments;
+use list::ListArguments;
 use restore::RestoreArguments;
-use text::{format_snapshots, resource_name};
+use text::resource_name;
 
 /// What to do with snapshots.
 #[derive(Debug, Subcommand)]
@@ -35,15 +40,21 @@ pub(crate) enum SnapshotCommand {
         after_help = "Examples:\n  berth snapshot create team-vision/vision --wait\n  berth snapshot create vision --name before-upgrade --ttl 720h"
     )]
     Create(CreateArguments),
-    /// List the snapshots of a tenant, or of all tenants of the namespace.
+    /// List the snapshots of a tenant, of all tenants of the namespace, or of all.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  berth snapshot list -n team-vision\n  berth snapshot list team-vision/vision -o json"
+        after_help = "Examples:\n  berth snapshot list -n team-vision\n  berth snapshot list team-vision/vision -o wide\n  berth snapshot list -A -l berth.dev/snapshot-trigger=schedule -o json"
     )]
-    List {
-        /// Name of the TenantCluster, or NAMESPACE/NAME.
-        #[arg(value_name = "TENANT", add = completion::tenant_names())]
-        tenant: Option<String>,
+    List(ListArguments),
+    /// Describe a snapshot: how far it is, what it has, when it expires, and why it has failed.
+    #[command(
+        visible_alias = "describe",
+        after_help = "Examples:\n  berth snapshot get before-upgrade -n team-vision\n  berth snapshot get team-vision/before-upgrade -o yaml"
+    )]
+    Get {
+        /// Name of the TenantSnapshot, or NAMESPACE/NAME.
+        #[arg(value_name = "SNAPSHOT", add = completion::snapshot_names())]
+        name: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
@@ -57,13 +68,11 @@ pub(crate) enum SnapshotCommand {
         after_help = "Examples:\n  berth snapshot restore team-vision/vision before-upgrade --wait\n  berth snapshot restore vision vision-20261130-0200 --yes"
     )]
     Restore(RestoreArguments),
-    /// Delete snapshots, with what is in the object store.
-    #[command(after_help = "Example:\n  berth snapshot delete before-upgrade -n team-vision")]
-    Delete {
-        /// Names of the TenantSnapshots, which are in the namespace of the command.
-        #[arg(required = true, value_name = "SNAPSHOT", add = completion::snapshot_names())]
-        names: Vec<String>,
-    },
+    /// Delete snapshots, with their files in the object store, and wait until these are gone.
+    #[command(
+        after_help = "Examples:\n  berth snapshot delete before-upgrade -n team-vision\n  berth snapshot delete team-vision/before-upgrade --wait=false"
+    )]
+    Delete(DeleteArguments),
 }
 
 #[derive(Debug, Args)]
@@ -83,20 +92,30 @@ pub(crate) struct CreateArguments {
     /// How long to wait.
     #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
     timeout: Duration,
+    /// Print only resource and name.
+    #[arg(short, long, value_enum, value_name = "name")]
+    output: Option<NameOnly>,
 }
 
 pub(crate) async fn run(host: &HostArguments, command: &SnapshotCommand) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
     match command {
         SnapshotCommand::Create(arguments) => create(&host, arguments).await,
-        SnapshotCommand::List { tenant, output } => list(&host, tenant.as_deref(), *output).await,
+        SnapshotCommand::List(arguments) => list::run(&host, arguments).await,
+        SnapshotCommand::Get { name, output } => get(&host, name, *output).await,
         SnapshotCommand::Restore(arguments) => restore::run(&host, arguments).await,
-        SnapshotCommand::Delete { names } => delete(&host, names).await,
+        SnapshotCommand::Delete(arguments) => delete::run(&host, arguments).await,
     }
 }
 
 fn snapshots_of(host: &Host, namespace: &str) -> Api<TenantSnapshot> {
     Api::namespaced(host.client.clone(), namespace)
+}
+
+/// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`.
+fn parse_name(text: &str, namespace: &str) -> Result<TenantName, Error> {
+    let wrong = |_| Error::Usage(format!("{text:?} is not NAME or NAMESPACE/NAME of a TenantSnapshot"));
+    TenantName::parse(text, namespace).map_err(wrong)
 }
 
 /// The name of a snapshot for which none was given.
@@ -122,9 +141,11 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
         name: name.clone(),
     };
     if !arguments.wait {
-        print_line(format_args!(
-            "TenantSnapshot {full} is created; `berth snapshot list {tenant}` shows when it is completed."
-        ))?;
+        print_created(
+            arguments,
+            &name,
+            format_args!("TenantSnapshot {full} is created; `berth snapshot get {full}` shows when it is completed."),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut progress = ConditionProgress::default();
@@ -135,10 +156,25 @@ async fn create(host: &Host, arguments: &CreateArguments) -> Result<ExitCode, Er
         progress.print(conditions.unwrap_or_default());
         outcome(&snapshot)
     };
-    let message = || format!("TenantSnapshot {full} is not completed yet; Berth goes on");
+    let message = || {
+        format!(
+            "TenantSnapshot {full} is not completed yet; Berth goes on, and `berth snapshot get {full}` shows how far it is"
+        )
+    };
     let objects = wait_for(arguments.timeout, check, message).await?;
-    print_line(format_args!("TenantSnapshot {full} is completed: {objects} objects."))?;
+    print_created(
+        arguments,
+        &name,
+        format_args!("TenantSnapshot {full} is completed: {objects} objects."),
+    )?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_created(arguments: &CreateArguments, name: &str, text: fmt::Arguments<'_>) -> Result<(), Error> {
+    match arguments.output {
+        Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(name))),
+        None => print_line(text),
+    }
 }
 
 /// The number of objects of a snapshot that is completed; none while it is not.
@@ -159,53 +195,21 @@ fn outcome(snapshot: &TenantSnapshot) -> Result<Option<u64>, Error> {
     }
 }
 
-async fn list(host: &Host, tenant: Option<&str>, output: ObjectFormat) -> Result<ExitCode, Error> {
-    let tenant = tenant
-        .map(|text| TenantName::parse(text, &host.namespace))
-        .transpose()?;
-    let namespace = tenant.as_ref().map_or(&host.namespace, |tenant| &tenant.namespace);
-    let listed = snapshots_of(host, namespace).list(&ListParams::default()).await;
-    let mut snapshots = listed.map_err(failed("list the snapshots"))?.items;
-    let is_of_tenant = |snapshot: &TenantSnapshot| {
-        let name = tenant.as_ref().map(|tenant| tenant.name.as_str());
-        name.is_none_or(|name| snapshot.spec.tenant_cluster_name == name)
-    };
-    snapshots.retain(is_of_tenant);
-    snapshots.sort_by_key(|snapshot| {
-        let created = snapshot.creation_timestamp().map(|created| created.0);
-        (snapshot.spec.tenant_cluster_name.clone(), created, snapshot.name_any())
-    });
-    let names: Vec<String> = snapshots
-        .iter()
-        .map(|snapshot| resource_name(&snapshot.name_any()))
-        .collect();
+async fn get(host: &Host, name: &str, output: ObjectFormat) -> Result<ExitCode, Error> {
+    let name = parse_name(name, &host.namespace)?;
+    let snapshots = snapshots_of(host, &name.namespace);
+    let found = find_object(&snapshots, &name.name)
+        .await
+        .map_err(failed("get the snapshot"))?;
+    let snapshot = found.ok_or_else(|| {
+        Error::NotFound(format!(
+            "there is no TenantSnapshot {name}; `berth snapshot list -n {}` lists those of the namespace",
+            name.namespace
+        ))
+    })?;
     let now = host.now().await;
-    print_objects(
-        &list_of(&snapshots),
-        &names,
-        || format_snapshots(&snapshots, now),
-        output,
-    )?;
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn delete(host: &Host, names: &[String]) -> Result<ExitCode, Error> {
-    let snapshots = snapshots_of(host, &host.namespace);
-    for name in names {
-        match snapshots.delete(name, &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                return Err(Error::NotFound(format!(
-                    "there is no TenantSnapshot {}/{name}; `berth snapshot list` lists those of the namespace",
-                    host.namespace
-                )));
-            }
-            deleted => drop(deleted.map_err(failed("delete the snapshot"))?),
-        }
-        print_line(format_args!(
-            "TenantSnapshot {}/{name} is being deleted, with what is in the object store.",
-            host.namespace
-        ))?;
-    }
+    let names = [resource_name(&name.name)];
+    print_objects(&snapshot, &names, || text::describe(&snapshot, now), output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -240,5 +244,16 @@ mod tests {
         ]}));
         let error = outcome(&failed).unwrap_err().to_string();
         assert!(error.contains("there is no store"), "{error}");
+    }
+
+    #[test]
+    fn a_snapshot_is_named_with_or_without_its_namespace() {
+        assert_eq!(parse_name("a", "team").unwrap().to_string(), "team/a");
+        assert_eq!(parse_name("other/a", "team").unwrap().to_string(), "other/a");
+        let wrong = parse_name("a/b/c", "team").unwrap_err();
+        assert!(
+            wrong.exit_code() == 2 && wrong.to_string().ends_with("of a TenantSnapshot"),
+            "{wrong}"
+        );
     }
 }

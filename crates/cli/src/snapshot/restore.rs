@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::snapshots_of;
 use crate::completion;
 use crate::error::{Error, failed};
-use crate::host::Host;
-use crate::output::print_line;
+use crate::host::{Host, find_object};
+use crate::output::{print_line, print_question};
 use crate::tenant::{self, TenantName};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -57,8 +57,7 @@ pub(crate) struct RestoreArguments {
 pub(super) async fn run(host: &Host, arguments: &RestoreArguments) -> Result<ExitCode, Error> {
     let (name, tenant) = tenant::find(host, &arguments.tenant).await?;
     let snapshots = snapshots_of(host, &name.namespace);
-    let found = snapshots
-        .get_opt(&arguments.snapshot)
+    let found = find_object(&snapshots, &arguments.snapshot)
         .await
         .map_err(failed("get the snapshot"))?;
     let snapshot = found.ok_or_else(|| {
@@ -183,14 +182,14 @@ fn confirm(
     } else {
         "What the tenant stores now is saved as another snapshot first."
     };
-    eprint!(
+    print_question(format_args!(
         "You are about to set TenantCluster {name} back to the snapshot {}.\n\
          - Everything that the tenant stores is replaced. Its API server stops meanwhile.\n\
          - Pods, claims and other objects on the host that the snapshot does not have are deleted, with the volumes whose reclaim policy is Delete.\n\
          - Rights, tokens and ServiceAccounts that were removed after the snapshot are there again, but for the roles of spec.access.\n\
          - {saved}\nDo you want to continue? (y/N): ",
         snapshot.name_any()
-    );
+    ));
     let mut answer = String::new();
     let read = answers.read_line(&mut answer);
     let read = read.map_err(|error| Error::Failed(format!("cannot read the answer: {error}")))?;
@@ -295,7 +294,7 @@ fn restored_of(tenant: &TenantCluster) -> Option<&Condition> {
 
 /// Whether a reason of the condition Restored says that the restore goes on.
 fn is_under_way(reason: &str) -> bool {
-    ["Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
+    ["Waiting", "Checking", "Stopping", "Saving", "Replacing", FAILING].contains(&reason)
 }
 
 #[cfg(test)]
@@ -369,6 +368,8 @@ mod tests {
         assert!(error.to_string().contains("because"), "{error}");
         let failing = json!({"conditions": [condition("Restored", "False", "RestoreFailing")]});
         check_request(&name, &confirmed, &tenant(&json!({}), &failing)).unwrap();
+        let refused = json!({"conditions": [condition("Restored", "False", "OtherSnapshotRefused")]});
+        check_request(&name, &confirmed, &tenant(&json!({}), &refused)).unwrap();
         let mut another = tenant(&json!({}), &json!({}));
         another.metadata.uid = Some("0000".into());
         assert_eq!(check_request(&name, &confirmed, &another).unwrap_err().exit_code(), 3);
@@ -422,6 +423,22 @@ mod tests {
         );
         assert_eq!(outcome_of(&refused("OtherTenant"), "SnapshotDamaged"), Some(true));
         assert_eq!(outcome_of(&refused("SnapshotDamaged"), "SnapshotDamaged"), Some(false));
-        assert_eq!(outcome_of(&refused("SnapshotDamaged"), "RestoreFailing"), None);
+        for reason in [
+            "Waiting",
+            "Checking",
+            "Stopping",
+            "Saving",
+            "Replacing",
+            "RestoreFailing",
+        ] {
+            assert_eq!(outcome_of(&refused("SnapshotDamaged"), reason), None, "{reason}");
+        }
+        // Its database is gone: nothing goes on before somebody asks again.
+        assert_eq!(outcome_of(&refused("RestoreFailing"), "RestoreLost"), Some(true));
+        // The restore that fails goes on, and is not to the snapshot that somebody waits for.
+        assert_eq!(
+            outcome_of(&refused("RestoreFailing"), "OtherSnapshotRefused"),
+            Some(true)
+        );
     }
 }

@@ -2,9 +2,28 @@
 
 use berth_api::{TenantSnapshot, conditions::COMPLETED};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use crate::output::{format_age_since, format_optional, format_table};
+use crate::output::{format_age_since, format_columns, format_optional, format_rows, format_time, join_lines};
+use crate::tenant::TenantName;
+
+/// The headings of a wide table. Others have the first [`USUAL`].
+const HEADINGS: [&str; 12] = [
+    "NAMESPACE",
+    "NAME",
+    "TENANT",
+    "PHASE",
+    "OBJECTS",
+    "SIZE",
+    "AGE",
+    "REASON",
+    "TRIGGER",
+    "VERSION",
+    "EXPIRES",
+    "MESSAGE",
+];
+const USUAL: usize = 8;
 
 /// Resource and name, as `-o name` prints them.
 pub(super) fn resource_name(name: &str) -> String {
@@ -12,24 +31,23 @@ pub(super) fn resource_name(name: &str) -> String {
 }
 
 /// A table of snapshots.
-pub(super) fn format_snapshots(snapshots: &[TenantSnapshot], now: Timestamp) -> String {
-    if snapshots.is_empty() {
-        return "There are no snapshots.".into();
-    }
-    let rows: Vec<[String; 7]> = snapshots.iter().map(|snapshot| row(snapshot, now)).collect();
-    format_table(["NAME", "TENANT", "PHASE", "OBJECTS", "SIZE", "AGE", "REASON"], &rows)
+pub(super) fn format_snapshots(snapshots: &[TenantSnapshot], is_wide: bool, now: Timestamp) -> String {
+    let columns = if is_wide { HEADINGS.len() } else { USUAL };
+    let rows: Vec<Vec<String>> = { snapshots.iter() }
+        .map(|snapshot| row(snapshot, now).into_iter().take(columns).collect())
+        .collect();
+    format_columns(&HEADINGS[..columns], &rows)
 }
 
-fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 7] {
-    let status = snapshot.status.as_ref();
-    let objects = status
-        .and_then(|status| status.objects)
-        .map(|objects| objects.to_string());
-    let size = status.and_then(|status| status.bytes).map(format_bytes);
+fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 12] {
+    let status = snapshot.status.clone().unwrap_or_default();
+    let size = status.bytes.map(format_bytes);
+    let objects = status.objects.map(|objects| objects.to_string());
     let created = snapshot.creation_timestamp().map(|created| created.0);
-    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let mut conditions = status.conditions.iter();
     let unmet = conditions.find(|condition| condition.type_ == COMPLETED && condition.status != "True");
     [
+        snapshot.namespace().unwrap_or_default(),
         snapshot.name_any(),
         snapshot.spec.tenant_cluster_name.clone(),
         snapshot.phase().name().to_owned(),
@@ -37,7 +55,67 @@ fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 7] {
         format_optional(size.as_ref()),
         format_age_since(created, now),
         format_optional(unmet.map(|condition| &condition.reason)),
+        trigger(snapshot).to_owned(),
+        format_optional(status.version.as_ref()),
+        format_moment(status.expires_at.as_ref()),
+        format_optional(unmet.map(|condition| &condition.message)),
     ]
+}
+
+/// Why it was created: by somebody, by the schedule of the class, or by a restore.
+fn trigger(snapshot: &TenantSnapshot) -> &'static str {
+    snapshot.trigger().label().unwrap_or("manual")
+}
+
+fn format_moment(time: Option<&Time>) -> String {
+    time.map_or_else(|| "-".into(), |time| format_time(time.0))
+}
+
+/// Everything about one snapshot.
+pub(super) fn describe(snapshot: &TenantSnapshot, now: Timestamp) -> String {
+    let status = snapshot.status.clone().unwrap_or_default();
+    let name = TenantName {
+        namespace: snapshot.namespace().unwrap_or_default(),
+        name: snapshot.name_any(),
+    };
+    let created = snapshot.creation_timestamp().map(|created| created.0);
+    let objects = status.objects.map(|objects| objects.to_string());
+    let [size, stored] = [status.bytes, status.stored_bytes].map(|bytes| bytes.map(format_bytes));
+    let mut lines = vec![
+        format!("Name:       {name}"),
+        format!("Tenant:     {}", snapshot.spec.tenant_cluster_name),
+        format!("Phase:      {}", snapshot.phase().name()),
+        format!("Trigger:    {}", trigger(snapshot)),
+        format!("Age:        {}", format_age_since(created, now)),
+        format!("Completed:  {}", format_moment(status.completed_at.as_ref())),
+        format!("Expires:    {}", format_moment(status.expires_at.as_ref())),
+        format!("Version:    {}", format_optional(status.version.as_ref())),
+        format!("Objects:    {}", format_optional(objects.as_ref())),
+        format!(
+            "Size:       {}, {} in the object store",
+            format_optional(size.as_ref()),
+            format_optional(stored.as_ref())
+        ),
+        format!("Location:   {}", format_optional(status.location.as_ref())),
+    ];
+    if !status.encryption_keys.is_empty() {
+        lines.push(format!("Keys:       {}", status.encryption_keys.join(", ")));
+    }
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        lines.push("Deleted:    it is being deleted, with its file".into());
+    }
+    let heading = ["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"];
+    let conditions = format_rows(heading, &status.conditions, |condition| {
+        [
+            condition.type_.clone(),
+            condition.status.clone(),
+            condition.reason.clone(),
+            format_age_since(Some(condition.last_transition_time.0), now),
+            condition.message.clone(),
+        ]
+    });
+    let parts = [Some(join_lines(&lines)), conditions];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
 /// A number of bytes in the largest unit of which there is one, rounded up.
@@ -52,7 +130,8 @@ fn format_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use berth_api::labels::SNAPSHOT_TRIGGER;
+    use serde_json::{Value, json};
 
     #[test]
     fn sizes_have_units() {
@@ -68,29 +147,62 @@ mod tests {
         }
     }
 
+    fn snapshot(name: &str, status: &Value) -> TenantSnapshot {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
+            "metadata": {"name": name, "namespace": "team", "creationTimestamp": "2026-11-30T00:00:00Z"},
+            "spec": {"tenantClusterName": "vision"}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn failed() -> TenantSnapshot {
+        let condition = json!({"type": "Completed", "status": "False", "reason": "StoreError", "message": "no answer",
+            "lastTransitionTime": "2026-11-30T00:00:00Z"});
+        snapshot("b", &json!({"phase": "Failed", "conditions": [condition]}))
+    }
+
     #[test]
     fn a_table_says_what_is_known_of_each_snapshot() {
-        let snapshot = |name: &str, status: serde_json::Value| -> TenantSnapshot {
-            serde_json::from_value(json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
-                "metadata": {"name": name, "namespace": "team", "creationTimestamp": "2026-11-30T00:00:00Z"},
-                "spec": {"tenantClusterName": "vision"}, "status": status,
-            }))
-            .unwrap()
-        };
-        let failed = json!({"phase": "Failed", "conditions": [{"type": "Completed", "status": "False", "reason": "StoreError", "message": "",
-            "lastTransitionTime": "2026-11-30T00:00:00Z"}]});
-        let all = [
-            snapshot("a", json!({"phase": "Completed", "objects": 7, "bytes": 2048})),
-            snapshot("b", failed),
-            snapshot("c", json!({})),
-        ];
+        let completed = json!({"phase": "Completed", "objects": 7, "bytes": 2048, "version": "v1.37.1", "expiresAt": "2026-12-30T00:00:00Z"});
+        let mut scheduled = snapshot("a", &completed);
+        scheduled.metadata.labels = Some([(SNAPSHOT_TRIGGER.to_owned(), "schedule".to_owned())].into());
+        let all = [scheduled, failed(), snapshot("c", &json!({}))];
         let now = "2026-11-30T00:01:00Z".parse().unwrap();
-        let table = format_snapshots(&all, now);
-        let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(words[1], ["a", "vision", "Completed", "7", "2Ki", "60s", "-"]);
-        assert_eq!(words[2], ["b", "vision", "Failed", "-", "-", "60s", "StoreError"]);
-        assert_eq!(words[3], ["c", "vision", "Pending", "-", "-", "60s", "-"]);
-        assert_eq!(format_snapshots(&[], now), "There are no snapshots.");
+        let expected = "\
+NAMESPACE  NAME  TENANT  PHASE      OBJECTS  SIZE  AGE  REASON
+team       a     vision  Completed  7        2Ki   60s  -
+team       b     vision  Failed     -        -     60s  StoreError
+team       c     vision  Pending    -        -     60s  -";
+        assert_eq!(format_snapshots(&all, false, now), expected);
+        let wide = format_snapshots(&all, true, now);
+        let ends: Vec<Vec<&str>> = wide
+            .lines()
+            .map(|line| line.split_whitespace().skip(7).collect())
+            .collect();
+        assert_eq!(ends[0], ["REASON", "TRIGGER", "VERSION", "EXPIRES", "MESSAGE"]);
+        assert_eq!(ends[1], ["-", "schedule", "v1.37.1", "2026-12-30T00:00:00Z", "-"]);
+        assert_eq!(ends[2], ["StoreError", "manual", "-", "-", "no", "answer"]);
+    }
+
+    #[test]
+    fn a_snapshot_is_described_with_its_conditions() {
+        let now = "2026-11-30T00:01:00Z".parse().unwrap();
+        let text = describe(&failed(), now);
+        assert!(
+            text.starts_with("Name:       team/b\nTenant:     vision\nPhase:      Failed\nTrigger:    manual\n"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(
+                "\n\nCONDITION  STATUS  REASON      AGE  MESSAGE\nCompleted  False   StoreError  60s  no answer"
+            ),
+            "{text}"
+        );
+        let status =
+            json!({"phase": "Completed", "bytes": 2048, "storedBytes": 10, "encryptionKeys": ["key-a", "key-b"]});
+        let text = describe(&snapshot("a", &status), now);
+        assert!(text.contains("Size:       2Ki, 10B in the object store\n"), "{text}");
+        assert!(text.ends_with("\nKeys:       key-a, key-b"), "{text}");
     }
 }

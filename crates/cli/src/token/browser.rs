@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::cache::Tokens;
 use super::provider::{OAuthError, Provider, SignInError};
+use crate::output::print_text;
 
 /// Time within which the user must sign in.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -76,7 +77,9 @@ pub(super) async fn sign_in(provider: &Provider, redirect: LoopbackUrl) -> Resul
             ("code_challenge_method", "S256"),
         ],
     );
-    eprintln!("Sign in in your browser. If it does not open, open this page on this machine:\n{url}");
+    print_text(format_args!(
+        "Sign in in your browser. If it does not open, open this page on this machine:\n{url}"
+    ));
     open(&url);
     let expected = Expected {
         path: redirect.path(),

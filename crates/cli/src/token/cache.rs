@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::OidcArguments;
 use super::provider::SignInError;
+use crate::output::print_text;
 
 /// Permissions of files with tokens.
 const PRIVATE: u32 = 0o600;
@@ -98,7 +99,7 @@ impl Cache {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(file);
         }
-        eprintln!("Another process signs in; waiting for it.");
+        print_text(format_args!("Another process signs in; waiting for it."));
         let waiting = tokio::task::spawn_blocking(move || -> Result<File, rustix::io::Errno> {
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)

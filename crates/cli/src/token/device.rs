@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::cache::Tokens;
 use super::provider::{OAuthError, Provider, SignInError, check_page};
+use crate::output::print_text;
 
 /// Seconds between two requests where the issuer names none (RFC 8628, 3.2).
 const INTERVAL: u64 = 5;
@@ -42,7 +43,7 @@ pub(super) async fn sign_in(provider: &Provider) -> Result<Tokens, SignInError> 
     })?;
     let scope = provider.scope();
     let begun: Begun = provider.post(endpoint, &[("scope", scope.as_str())]).await??;
-    eprintln!("{}", describe(&begun)?);
+    print_text(format_args!("{}", describe(&begun)?));
     let deadline = tokio::time::Instant::now() + Duration::from_secs(begun.expires_in.min(LONGEST));
     let fields = [("grant_type", GRANT), ("device_code", begun.device_code.as_str())];
     let mut interval = begun.interval.unwrap_or(INTERVAL).clamp(1, LONGEST);

@@ -26,7 +26,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use crate::error::Error;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 use cache::{Cache, Tokens};
 use provider::{Provider, SignInError};
 use service_account::ServiceAccountArguments;
@@ -175,7 +175,7 @@ async fn get_tokens(arguments: &OidcArguments) -> Result<Tokens, SignInError> {
     };
     if let Err(error) = cache.write(&tokens) {
         // The user has signed in, so the token is used.
-        eprintln!("The sign-in is not kept for later: {error}");
+        print_text(format_args!("The sign-in is not kept for later: {error}"));
     }
     Ok(tokens)
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::host::limited;
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 use crate::user_config::cluster::Cluster;
 use crate::user_config::document;
 
@@ -102,7 +102,10 @@ async fn service_account_kubeconfig(
     let token = token.ok_or_else(|| Error::SignIn(format!("the API server gave no token for {namespace}/{name}")))?;
     if let Some(expires) = status.expiration_timestamp {
         // The API server may have shortened it.
-        eprintln!("The token of {namespace}/{name} is valid until {}.", expires.0);
+        print_text(format_args!(
+            "The token of {namespace}/{name} is valid until {}.",
+            expires.0
+        ));
     }
     Ok(kubeconfig(cluster, namespace, name, &token))
 }

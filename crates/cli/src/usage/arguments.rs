@@ -23,14 +23,8 @@ pub(crate) struct UsageArguments {
     /// The last day, in UTC. [default: today]
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = parse_day)]
     pub(super) to: Option<Date>,
-    /// What has a row of its own, separated by commas.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "tenant",
-        value_name = "GROUP"
-    )]
+    /// What has a row of its own, separated by commas. [default: tenant, and pool with --unassigned]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "GROUP")]
     pub(super) by: Vec<Group>,
     /// Show the nodes and GPUs that no tenant had, by pool, instead of those that tenants used. Of whole days.
     #[arg(long, conflicts_with = "tenants")]
@@ -47,8 +41,15 @@ pub(crate) struct UsageArguments {
 }
 
 impl UsageArguments {
-    /// What has a row of its own, without repetitions.
+    /// What has a row of its own, without repetitions: tenants, unless something else was asked for.
     pub(super) fn group_by(&self) -> Vec<GroupBy> {
+        self.groups_or(GroupBy::Tenant)
+    }
+
+    fn groups_or(&self, default: GroupBy) -> Vec<GroupBy> {
+        if self.by.is_empty() {
+            return vec![default];
+        }
         let mut groups = Vec::new();
         for group in self.by.iter().copied().map(Group::group_by) {
             if !groups.contains(&group) {
@@ -63,10 +64,7 @@ impl UsageArguments {
     /// # Errors
     /// Nodes that no tenant had have no such thing.
     pub(super) fn unassigned_group_by(&self) -> Result<Vec<GroupBy>, Error> {
-        let groups = self.group_by();
-        if groups == [GroupBy::Tenant] {
-            return Ok(vec![GroupBy::Pool]);
-        }
+        let groups = self.groups_or(GroupBy::Pool);
         let has = |group: &GroupBy| {
             matches!(
                 group,
@@ -76,8 +74,9 @@ impl UsageArguments {
         match groups.iter().find(|&group| !has(group)) {
             None => Ok(groups),
             Some(group) => Err(Error::Usage(format!(
-                "nodes that no tenant had have no {}; with --unassigned, --by can be pool, product, resource, day and month",
-                group.name()
+                "nodes that no tenant had have no {name}: leave out --unassigned, or --by {name}; with --unassigned, --by can be pool, product, \
+                 resource, day and month",
+                name = group.name()
             ))),
         }
     }

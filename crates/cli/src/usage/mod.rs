@@ -30,6 +30,9 @@ use view::{Request, Selection, Usage, months_without};
 
 pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Result<ExitCode, Error> {
     let given = host.namespace.clone();
+    if arguments.unassigned {
+        unassigned::check(given.as_deref(), arguments)?;
+    }
     let host = host.connect().await?;
     let now = host.now().await;
     let period = Period::new(arguments.month, arguments.from, arguments.to, day_of(now))?;
@@ -47,7 +50,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Res
         read::list_cards(&host.client)
     );
     if arguments.unassigned {
-        return unassigned::print_unassigned(&selection, arguments, (records?, cards?), (period, now));
+        return unassigned::print_unassigned(arguments, (records?, cards?), (period, now));
     }
     let records = match records? {
         Ok(records) => read::of_tenants(records),

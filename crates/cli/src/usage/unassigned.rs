@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::arguments::{UsageArguments, UsageFormat};
 use super::period::Period;
 use super::read::{Cards, Records};
-use super::view::{Request, Selection, Usage, months_without};
+use super::view::{Request, Usage, months_without};
 use super::{prices_of, print_usage, status_of};
 use crate::error::Error;
 
@@ -17,12 +17,10 @@ use crate::error::Error;
 /// # Errors
 /// The user may not read UsageRecords, or the arguments do not fit together.
 pub(super) fn print_unassigned(
-    selection: &Selection,
     arguments: &UsageArguments,
     (records, cards): (Records, Cards),
     (period, now): (Period, Timestamp),
 ) -> Result<ExitCode, Error> {
-    check(selection, arguments)?;
     let group_by = arguments.unassigned_group_by()?;
     let records = records.map_err(|refusal| {
         Error::Failed(format!(
@@ -45,8 +43,12 @@ pub(super) fn print_unassigned(
     Ok(status_of(&usage))
 }
 
-fn check(selection: &Selection, arguments: &UsageArguments) -> Result<(), Error> {
-    if selection.namespace.is_some() {
+/// Finds, before the host is asked, what does not fit to `--unassigned`. `namespace` is that of `--namespace`.
+///
+/// # Errors
+/// Something does not.
+pub(super) fn check(namespace: Option<&str>, arguments: &UsageArguments) -> Result<(), Error> {
+    if namespace.is_some() {
         return Err(Error::Usage(
             "--unassigned is about pools, which have no namespace: leave out --namespace".into(),
         ));
@@ -54,7 +56,7 @@ fn check(selection: &Selection, arguments: &UsageArguments) -> Result<(), Error>
     if arguments.output == UsageFormat::Focus {
         return Err(no_charges());
     }
-    Ok(())
+    arguments.unassigned_group_by().map(drop)
 }
 
 fn no_charges() -> Error {
@@ -77,15 +79,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_refused() {
         assert!(Arguments::try_parse_from("berth usage vision --unassigned".split(' ')).is_err());
-        let whole = Selection::default();
-        assert!(check(&whole, &arguments("berth usage --unassigned")).is_ok());
-        let error = check(&whole, &arguments("berth usage --unassigned -o focus")).unwrap_err();
+        assert!(check(None, &arguments("berth usage --unassigned")).is_ok());
+        let error = check(None, &arguments("berth usage --unassigned --by tenant")).unwrap_err();
+        assert!(error.to_string().contains("no tenant: leave out"), "{error}");
+        let error = check(None, &arguments("berth usage --unassigned -o focus")).unwrap_err();
         assert!(error.to_string().starts_with("FOCUS is about charges"), "{error}");
-        let of_namespace = Selection {
-            namespace: Some("team".into()),
-            ..Selection::default()
-        };
-        let error = check(&of_namespace, &arguments("berth usage --unassigned")).unwrap_err();
+        let error = check(Some("team"), &arguments("berth usage --unassigned")).unwrap_err();
         assert!(error.to_string().ends_with("leave out --namespace"), "{error}");
     }
 }

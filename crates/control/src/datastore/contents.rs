@@ -6,28 +6,23 @@
 
 use super::{
     DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,
-    usage::{MAX_PAGE_BYTES, PAGE, PageRequest, count_keys, next_key},
+    range::PageRequest,
+    reading::{ReadAt, read_page},
+    usage::count_keys,
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
-use berth_etcd::{
-    Client,
-    api::{
-        Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
-        compare::{CompareResult, CompareTarget, TargetUnion},
-        request_op::Request,
-    },
+use berth_etcd::api::{
+    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    compare::{CompareResult, CompareTarget, TargetUnion},
+    request_op::Request,
 };
 use berth_snapshots::Entry;
 
 /// Where the records of restores are. No tenant's prefix begins so.
 const RECORDS: &str = "/berth-restores/";
-/// Keys that are listed at once, without values, in a folder with more than a page.
-const LISTED_AT_ONCE: i64 = 512;
-/// Bytes after which no further values are read for a page.
-const MOST_BYTES: usize = 4 << 20;
-/// Keys that are deleted at once. etcd reads them alone, without values.
-const DELETED_AT_ONCE: i64 = 256;
+/// Keys that are deleted at once. What is sent has no values, but etcd 3.6 loads them as well.
+const DELETED_AT_ONCE: usize = 256;
 
 /// An object of a tenant, as etcd has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -152,38 +147,24 @@ impl TenantContents for Datastore {
         let client = self.connected_client().await?;
         let prefix = key_prefix(tenant);
         let page = PageRequest::new(&prefix, KeyRange::Others, start);
-        let request = RangeRequest {
-            range_end: page.end.clone(),
-            key: page.start.clone(),
-            limit: page.limit(PAGE),
-            revision: at.unwrap_or_default(),
-            ..RangeRequest::default()
-        };
-        let mut keys = client.keys().max_decoding_message_size(MAX_PAGE_BYTES);
-        let answer = keys.range(request).await.map_err(failed("read keys"))?.into_inner();
-        let revision = answer.header.map_or(0, |header| header.revision);
-        let (mut pairs, mut has_more) = (answer.kvs, answer.more);
-        if let Some(last) = pairs.last().filter(|_| has_more && page.is_folder) {
-            let rest = (next_key(last.key.clone()), page.end.clone(), at.unwrap_or(revision));
-            let (further, is_cut) = read_further(&client, rest).await?;
-            pairs.extend(further);
-            has_more = is_cut;
-        }
-        let last = pairs.last().map(|pair| pair.key.clone());
-        let next = page.next(&prefix, KeyRange::Others, last, has_more);
-        let entries = pairs.into_iter().filter_map(|pair| {
-            let key = pair.key.strip_prefix(prefix.as_bytes())?;
+        let mut entries = Vec::new();
+        let mut keep = |pair: KeyValue| {
             // The key that shows where the next folder is may be of an Event.
-            (!KeyRange::is_of_event(key)).then(|| StoredEntry {
-                key: key.to_vec(),
-                value: pair.value,
-                is_transient: pair.lease != 0,
-            })
-        });
+            let key = pair.key.strip_prefix(prefix.as_bytes());
+            if let Some(key) = key.filter(|key| !KeyRange::is_of_event(key)) {
+                entries.push(StoredEntry {
+                    key: key.to_vec(),
+                    value: pair.value,
+                    is_transient: pair.lease != 0,
+                });
+            }
+            false
+        };
+        let end = read_page(&client, &page, ReadAt::Revision(at), &mut keep).await?;
         Ok(ContentPage {
-            entries: entries.collect(),
-            revision,
-            next,
+            entries,
+            revision: end.revision,
+            next: page.next(&prefix, KeyRange::Others, end.last, end.has_more),
         })
     }
 
@@ -310,50 +291,6 @@ impl Datastore {
     }
 }
 
-/// Reads further keys of a folder, from a key up to an end, at a revision. Returns whether there are more. etcd counts all keys up to the end of a range: of
-/// the folder it does so once for many values, and values are read in ranges that end with the last of them.
-async fn read_further(
-    client: &Client,
-    (start, end, revision): (Vec<u8>, Vec<u8>, i64),
-) -> Result<(Vec<KeyValue>, bool), DatastoreError> {
-    let mut keys = client.keys().max_decoding_message_size(MAX_PAGE_BYTES);
-    let request = RangeRequest {
-        key: start,
-        range_end: end,
-        limit: LISTED_AT_ONCE,
-        revision,
-        keys_only: true,
-        ..RangeRequest::default()
-    };
-    let listed = keys.range(request).await.map_err(failed("list keys"))?.into_inner();
-    let (mut read, mut bytes) = (Vec::new(), 0);
-    for (start, end) in value_ranges(&listed.kvs) {
-        if bytes >= MOST_BYTES {
-            return Ok((read, true));
-        }
-        let request = RangeRequest {
-            key: start,
-            range_end: end,
-            limit: PAGE,
-            revision,
-            ..RangeRequest::default()
-        };
-        let answer = keys.range(request).await.map_err(failed("read keys"))?.into_inner();
-        bytes += answer.kvs.iter().map(|pair| pair.value.len()).sum::<usize>();
-        read.extend(answer.kvs);
-    }
-    Ok((read, listed.more))
-}
-
-/// The ranges in which the values of these keys are read: a page in each.
-fn value_ranges(listed: &[KeyValue]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    let page = usize::try_from(PAGE).unwrap_or(1);
-    listed.chunks(page).filter_map(|keys| {
-        let (first, last) = (keys.first()?, keys.last()?);
-        Some((first.key.clone(), next_key(last.key.clone())))
-    })
-}
-
 /// The key of the record of a tenant's restore.
 pub(super) fn record_key(tenant: &TenantId) -> Vec<u8> {
     format!("{RECORDS}{}", tenant.slug()).into_bytes()
@@ -394,23 +331,6 @@ mod tests {
         let (start, end) = (prefix.as_bytes(), prefix_end(&prefix));
         assert!(record.as_slice() < start || record >= end);
         assert!(!record.starts_with(b"/berth/"));
-    }
-
-    #[test]
-    fn values_are_read_in_ranges_that_end_with_the_last_of_a_page() {
-        let listed: Vec<KeyValue> = (0..20)
-            .map(|number| KeyValue {
-                key: format!("/berth/a/pods/{number:02}").into_bytes(),
-                ..KeyValue::default()
-            })
-            .collect();
-        let ranges: Vec<_> = value_ranges(&listed).collect();
-        let inside = |(start, end): &(Vec<u8>, Vec<u8>)| {
-            let in_range = |pair: &&KeyValue| pair.key >= *start && pair.key < *end;
-            listed.iter().filter(in_range).count()
-        };
-        assert_eq!(ranges.iter().map(inside).collect::<Vec<_>>(), [8, 8, 4]);
-        assert_eq!(value_ranges(&[]).count(), 0);
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! How a tenant's keys are stored: the beginnings of their values.
 
-use super::{Datastore, DatastoreError, failed, key_prefix};
-use berth_api::names::TenantId;
-use berth_etcd::{
-    api::{RangeRequest, RangeResponse},
-    prefix_end,
+use super::{
+    Datastore, DatastoreError, key_prefix,
+    range::PageRequest,
+    reading::{ReadAt, read_page},
 };
+use berth_api::names::TenantId;
+use berth_etcd::api::KeyValue;
 
-/// Keys that are read at once. etcd accepts no request above 1.5 MiB, so these have at most 12 MiB.
-const PAGE: i64 = 8;
-/// Bytes of an answer that are accepted.
-const MAX_PAGE_BYTES: usize = 16 << 20;
 /// Bytes of a value that are kept. What API servers write before an encrypted object has less.
 const HEAD: usize = 128;
+
+/// Whether the beginnings that were read are enough, of which this is the last one.
+pub type IsEnough<'a> = dyn FnMut(&[u8]) -> bool + Send + 'a;
 
 /// The beginnings of the values of some keys of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub struct HeadPage {
 
 impl Datastore {
     /// The beginnings of the values of a tenant's keys in a folder that come after the key `after`, or the first ones. `folder` is what follows the
-    /// tenant's prefix, up to a slash, and `after` what follows the folder.
+    /// tenant's prefix, up to a slash, and `after` what follows the folder. `is_enough` is asked of each beginning: the page ends soon after
+    /// one for which it holds.
     ///
     /// # Errors
     /// etcd refuses or does not answer.
@@ -34,63 +35,59 @@ impl Datastore {
         tenant: &TenantId,
         folder: &str,
         after: Option<&[u8]>,
+        is_enough: &mut IsEnough<'_>,
     ) -> Result<HeadPage, DatastoreError> {
         let client = self.connected_client().await?;
         let folder = format!("{}{folder}", key_prefix(tenant));
-        let mut start = folder.clone().into_bytes();
-        if let Some(after) = after {
-            start.extend(after);
-            // The smallest key after it.
-            start.push(0);
-        }
-        // Not `serializable`: a member that is behind would not show what an API server has written just now.
-        let request = RangeRequest {
-            key: start,
-            range_end: prefix_end(&folder),
-            limit: PAGE,
-            ..RangeRequest::default()
+        let mut heads = Vec::new();
+        let mut keep = |pair: KeyValue| {
+            let Some((name, head)) = head_of(pair, &folder) else {
+                return false;
+            };
+            let is_last = is_enough(&head);
+            heads.push((name, head));
+            is_last
         };
-        let mut client = client.keys().max_decoding_message_size(MAX_PAGE_BYTES);
-        let answer = client.range(request).await.map_err(failed("read keys"))?.into_inner();
-        Ok(HeadPage::read(answer, &folder))
+        let range = PageRequest::of_folder(&folder, after);
+        // What API servers have written just now counts, so a member that is behind is not asked, and neither is an earlier revision. They write what is new as
+        // it is to be stored, also behind the key that is read.
+        let end = read_page(&client, &range, ReadAt::Newest, &mut keep).await?;
+        Ok(HeadPage {
+            heads,
+            has_more: end.has_more,
+        })
     }
 }
 
-impl HeadPage {
-    /// What etcd has answered of the keys in a folder. Names stay bytes: a page that begins after a name as a text would begin elsewhere if the name is
-    /// none.
-    fn read(answer: RangeResponse, folder: &str) -> Self {
-        let heads = answer.kvs.into_iter().filter_map(|mut pair| {
-            let name = pair.key.strip_prefix(folder.as_bytes())?.to_vec();
-            pair.value.truncate(HEAD);
-            Some((name, pair.value))
-        });
-        Self {
-            heads: heads.collect(),
-            has_more: answer.more,
-        }
-    }
+/// What follows the folder in a key, and the beginning of its value. Names stay bytes: a page that begins after a name as a text would begin elsewhere if the
+/// name is none.
+fn head_of(pair: KeyValue, folder: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+    let name = pair.key.strip_prefix(folder.as_bytes())?.to_vec();
+    // No longer than that: what is cut off would stay in memory.
+    let head = pair.value.get(..HEAD).map(<[u8]>::to_vec);
+    Some((name, head.unwrap_or(pair.value)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_etcd::api::KeyValue;
 
     #[test]
     fn names_stay_bytes_and_of_values_the_beginnings_are_kept() {
-        let pair = |key: &[u8]| KeyValue {
+        let pair = |key: &[u8], length: usize| KeyValue {
             key: key.to_vec(),
-            value: vec![b'v'; HEAD + 1],
+            value: vec![b'v'; length],
             ..KeyValue::default()
         };
-        let answer = RangeResponse {
-            kvs: vec![pair(b"/berth/a/secrets/team/\xff"), pair(b"/berth/b/secrets/team/a")],
-            more: true,
-            ..RangeResponse::default()
-        };
-        let page = HeadPage::read(answer, "/berth/a/secrets/");
-        assert_eq!(page.heads, [(b"team/\xff".to_vec(), vec![b'v'; HEAD])]);
-        assert!(page.has_more);
+        let head = |key: &[u8], length: usize| head_of(pair(key, length), "/berth/a/secrets/");
+        let (name, long) = head(b"/berth/a/secrets/team/\xff", 1 << 20).unwrap();
+        assert_eq!((name.as_slice(), long.len()), (b"team/\xff".as_slice(), HEAD));
+        assert!(
+            long.capacity() < 2 * HEAD,
+            "the rest of the value is not kept in memory"
+        );
+        let (_, short) = head(b"/berth/a/secrets/team/a", 3).unwrap();
+        assert_eq!(short, b"vvv");
+        assert_eq!(head(b"/berth/b/secrets/team/a", 3), None);
     }
 }

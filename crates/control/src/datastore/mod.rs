@@ -9,15 +9,18 @@ mod heads;
 mod history;
 mod keys;
 mod leftovers;
+mod range;
+mod reading;
 mod restore_record;
 mod usage;
 
 pub use contents::{ContentPage, StoredEntry, StoredRestore, TenantContents};
-pub use heads::HeadPage;
+pub use heads::{HeadPage, IsEnough};
 pub use history::History;
 pub use leftovers::Leftovers;
+pub use range::KeyRange;
 pub use restore_record::{RestorePhase, RestoreRecord};
-pub use usage::{DatabaseState, KeyRange, SizePage};
+pub use usage::{DatabaseState, SizePage};
 
 use async_trait::async_trait;
 use berth_api::names::TenantId;
@@ -154,7 +157,8 @@ pub trait TenantDatastore: Send + Sync {
     async fn read_key(&self, tenant: &TenantId, path: &str) -> Result<Option<Vec<u8>>, DatastoreError>;
 
     /// The beginnings of the values of the tenant's keys in a folder that come after the key `after`, or the first ones. `folder` is what follows
-    /// the tenant's prefix, up to a slash, and `after` what follows the folder.
+    /// the tenant's prefix, up to a slash, and `after` what follows the folder. `is_enough` is asked of each beginning: the page ends soon after
+    /// one for which it holds.
     ///
     /// # Errors
     /// The datastore refuses or does not answer.
@@ -163,6 +167,7 @@ pub trait TenantDatastore: Send + Sync {
         tenant: &TenantId,
         folder: &str,
         after: Option<&[u8]>,
+        is_enough: &mut IsEnough<'_>,
     ) -> Result<HeadPage, DatastoreError>;
 
     /// Deletes one of the tenant's keys. Doing it again changes nothing.
@@ -220,8 +225,9 @@ impl TenantDatastore for Datastore {
         tenant: &TenantId,
         folder: &str,
         after: Option<&[u8]>,
+        is_enough: &mut IsEnough<'_>,
     ) -> Result<HeadPage, DatastoreError> {
-        Self::read_heads(self, tenant, folder, after).await
+        Self::read_heads(self, tenant, folder, after, is_enough).await
     }
 
     async fn delete_key(&self, tenant: &TenantId, path: &str) -> Result<(), DatastoreError> {

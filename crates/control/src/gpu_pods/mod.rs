@@ -5,9 +5,10 @@ mod read;
 pub use read::{count_gpus_of_claim, read_pod};
 
 use berth_idle_reclaim::pod::{ClaimedGpus, GpuPod};
+use berth_runtime::locks::lock;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Host pods that request devices, and the GPUs that claims have, by namespace and name.
@@ -16,10 +17,6 @@ pub struct GpuPods {
     pods: Mutex<HashMap<String, Arc<GpuPod>>>,
     /// Claims that have their devices.
     claims: Mutex<HashMap<String, u32>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GpuPods {

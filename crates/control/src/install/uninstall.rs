@@ -7,7 +7,7 @@ use crate::{
     finalizers,
 };
 use berth_api::{
-    Organization, Project, TenantCluster, labels,
+    Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
 use k8s_openapi::api::{
@@ -37,6 +37,8 @@ pub struct RemainingObjects {
     pub nodes: Vec<String>,
     /// Namespaces of tenants.
     pub namespaces: Vec<String>,
+    /// `namespace/name` of TenantSnapshots that control still has to let go.
+    pub snapshots: Vec<String>,
 }
 
 impl RemainingObjects {
@@ -46,6 +48,7 @@ impl RemainingObjects {
             ("TenantClusters", &self.tenants),
             ("nodes that are not free (state)", &self.nodes),
             ("namespaces of tenants", &self.namespaces),
+            ("TenantSnapshots", &self.snapshots),
         ]
         .into_iter()
         .filter(|(_, names)| !names.is_empty())
@@ -70,10 +73,19 @@ impl RemainingObjects {
                 release = labels::RELEASE_QUARANTINE
             )
         };
+        let snapshots = if self.snapshots.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "; delete every TenantSnapshot with its file (kubectl delete tenantsnapshots --all --all-namespaces), or remove its \
+                 finalizer {}, which keeps the file",
+                labels::SNAPSHOT_FINALIZER
+            )
+        };
         (!parts.is_empty()).then(|| {
             format!(
                 "Berth is not uninstalled, because objects of tenants remain: {}. Delete every TenantCluster and wait until \
-                 it is gone (kubectl delete tenantclusters --all --all-namespaces){nodes}, then uninstall again. To leave \
+                 it is gone (kubectl delete tenantclusters --all --all-namespaces){nodes}{snapshots}, then uninstall again. To leave \
                  all objects of tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
                 parts.join("; ")
             )
@@ -111,6 +123,12 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
         .await?;
+    let snapshots: Api<TenantSnapshot> = Api::all(client.clone());
+    let snapshots = optional(snapshots.list_metadata(&ListParams::default()).await)?;
+    // Without control nothing removes the finalizer. Those that have none are left on purpose, or have no file.
+    let snapshots = { snapshots.into_iter().flatten() }
+        .filter(|snapshot| finalizers::is_set(snapshot, labels::SNAPSHOT_FINALIZER))
+        .map(|snapshot| format!("{}/{}", snapshot.namespace().unwrap_or_default(), snapshot.name_any()));
     Ok(RemainingObjects {
         tenants: names(
             tenants
@@ -119,6 +137,7 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
         ),
         nodes: names(in_use.collect()),
         namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
+        snapshots: names(snapshots.collect()),
     })
 }
 
@@ -281,7 +300,7 @@ mod tests {
         let remaining = RemainingObjects {
             tenants: (0..12).map(|n| format!("team/t{n}")).collect(),
             nodes: vec!["gpu-1 (Scrubbing)".into()],
-            namespaces: Vec::new(),
+            ..RemainingObjects::default()
         };
         let text = remaining.error_message().unwrap();
         assert!(text.contains("12 TenantClusters: team/t0,"), "{text}");
@@ -291,5 +310,34 @@ mod tests {
         );
         assert!(text.contains("every node is clean and free"), "{text}");
         assert!(!text.contains("namespaces of tenants"), "{text}");
+    }
+    #[tokio::test]
+    async fn snapshots_that_only_control_can_let_go_are_named() {
+        let host = host(None);
+        let snapshot = |name: &str, finalizers: &[&str]| {
+            // All namespaces are one collection.
+            let path = format!("/apis/berth.dev/v1alpha1/tenantsnapshots/{name}");
+            host.insert(
+                &path,
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
+                    "metadata": {"name": name, "namespace": "team", "finalizers": finalizers},
+                    "spec": {"tenantClusterName": "vision"}}),
+            );
+        };
+        snapshot("nightly", &[labels::SNAPSHOT_FINALIZER]);
+        snapshot("kept", &[]);
+        let remaining = find_remaining_objects(&host.client()).await.unwrap();
+        let expected = RemainingObjects {
+            snapshots: vec!["team/nightly".into()],
+            ..RemainingObjects::default()
+        };
+        assert_eq!(remaining, expected);
+        let text = remaining.error_message().unwrap();
+        assert!(
+            text.contains("1 TenantSnapshots: team/nightly.")
+                && text.contains("kubectl delete tenantsnapshots --all --all-namespaces")
+                && text.contains(labels::SNAPSHOT_FINALIZER),
+            "{text}"
+        );
     }
 }

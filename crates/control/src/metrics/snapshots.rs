@@ -4,7 +4,7 @@ use super::{ResultLabels, TenantLabels};
 use crate::gauges::Gauges;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -28,6 +28,8 @@ pub struct SnapshotMetrics {
     pub attempts: Family<ResultLabels, Counter>,
     /// Restores, by how they ended.
     pub restores: Family<ResultLabels, Counter>,
+    /// Whether the object store could not be used when it was checked last: 1 or 0.
+    pub store_failing: Gauge,
 }
 
 impl SnapshotMetrics {
@@ -56,6 +58,11 @@ impl SnapshotMetrics {
             "restores",
             "Restores of tenants by result: ok, or the reason of the condition Restored",
             self.restores.clone(),
+        );
+        registry.register(
+            "snapshot_store_failing",
+            "1 if the object store of snapshots could not be written, read or deleted from when it was checked last, otherwise 0",
+            self.store_failing.clone(),
         );
     }
 }

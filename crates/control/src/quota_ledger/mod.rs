@@ -11,11 +11,12 @@ pub use left_project::{LEFT_PROJECT, NO_PROJECT, decide_without_project};
 use crate::stores::Stores;
 use berth_api::{ControlPlaneServiceType, QuotaReservation, TenantCluster, TenantLimits, TreeResource};
 use berth_quota::{Amounts, OverQuota};
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// GPUs of nodes that tenants have, by UID and pool.
@@ -166,10 +167,6 @@ impl Basis {
         let known = self.at_most.get(uid).map(|(_, amounts)| amounts.clone());
         known.unwrap_or_default()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl QuotaLedger {

@@ -67,6 +67,11 @@ impl MemoryContents {
         });
     }
 
+    /// Loses all objects.
+    pub(crate) fn clear(&self) {
+        self.state().change(|state| state.objects.clear());
+    }
+
     /// All objects, as texts.
     pub(crate) fn objects(&self) -> BTreeMap<String, String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -33,6 +33,19 @@ where
         .build()
 }
 
+/// Options of a bucket at this endpoint, with which no other one is asked for credentials.
+pub(crate) fn options_of_bucket(endpoint: &str) -> Vec<(String, String)> {
+    let options = [
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+        ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI"),
+    ];
+    options
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+}
+
 /// A time that Kubernetes stores and no type of a client holds.
 pub(crate) const LATE: &str = "9999-12-31T00:00:00Z";
 

@@ -29,6 +29,8 @@ pub(crate) struct ScriptedRuntime {
     pub(crate) has_rolled_out: Arc<AtomicBool>,
     /// Whether the host finds components ready.
     pub(crate) is_available: Arc<AtomicBool>,
+    /// Whether components do not end that are stopped.
+    pub(crate) is_stuck: Arc<AtomicBool>,
 }
 
 impl ScriptedRuntime {
@@ -39,6 +41,7 @@ impl ScriptedRuntime {
             versions: vec![VERSION.into()],
             has_rolled_out: Arc::new(true.into()),
             is_available: Arc::default(),
+            is_stuck: Arc::default(),
         }
     }
 
@@ -104,7 +107,11 @@ impl ControlPlaneRuntime for ScriptedRuntime {
     }
 
     async fn stop_components(&self, _: &TenantId) -> Result<(), RuntimeError> {
-        self.call("stop everything")
+        self.call("stop everything")?;
+        if self.is_stuck.load(Ordering::SeqCst) {
+            return Err(RuntimeError::StillRunning("pod kube-apiserver-1 still runs".into()));
+        }
+        Ok(())
     }
 
     async fn delete_tenant(&self, _: &TenantId, _: &str, _: &str) -> Result<(), RuntimeError> {

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use std::{collections::HashSet, fmt::Debug, time::Duration};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Pause before checking again whether the host serves a kind.
@@ -27,6 +27,23 @@ pub(super) trait Index<K> {
     fn lacks_objects(&self) -> bool {
         false
     }
+}
+
+/// Keeps `index` current in a task until `stop`. The receiver resolves when the first list is complete.
+pub(super) fn start<K>(
+    api: Api<Watched<K>>,
+    config: watcher::Config,
+    index: impl Index<K> + Send + Sync + 'static,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> oneshot::Receiver<()>
+where
+    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let (listed, is_listed) = oneshot::channel();
+    let stop = stop.clone();
+    tasks.spawn(async move { follow(api, config, &index, listed, &stop).await });
+    is_listed
 }
 
 /// Keeps `index` current until `stop`. Sends to `listed` when the first list is complete.

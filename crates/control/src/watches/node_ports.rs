@@ -2,7 +2,7 @@
 
 use super::{
     FLEET_PAUSE,
-    follow::{Index, follow},
+    follow::{self, Index},
     of_tenants,
 };
 use crate::{
@@ -29,16 +29,13 @@ pub(super) fn start(
     stop: &CancellationToken,
 ) -> (Arc<NodePorts>, oneshot::Receiver<()>) {
     let ports = Arc::new(NodePorts::default());
-    let (listed, is_listed) = oneshot::channel();
-    let api = Api::all(client.clone());
     let watch = NodePortWatch {
         ports: Arc::clone(&ports),
         tenants,
         queue,
     };
-    let stop = stop.clone();
-    tasks.spawn(async move { follow(api, of_tenants(), &watch, listed, &stop).await });
-    (ports, is_listed)
+    let listed = follow::start(Api::all(client.clone()), of_tenants(), watch, tasks, stop);
+    (ports, listed)
 }
 
 /// Indexes the node ports, and reconciles tenants whose node ports changed.

@@ -1,7 +1,7 @@
 //! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes and its size are kept.
 
 use super::{
-    follow::{Index, follow},
+    follow::{self, Index},
     of_tenants,
 };
 use crate::{
@@ -23,15 +23,12 @@ pub(super) fn start(
     stop: &CancellationToken,
 ) -> (Arc<StorageUses>, oneshot::Receiver<()>) {
     let claims = Arc::new(StorageUses::default());
-    let (listed, is_listed) = oneshot::channel();
-    let api = Api::all(client.clone());
     let index = ClaimWatch {
         uses: Arc::clone(&claims),
         metered,
     };
-    let stop = stop.clone();
-    tasks.spawn(async move { follow(api, of_tenants(), &index, listed, &stop).await });
-    (claims, is_listed)
+    let listed = follow::start(Api::all(client.clone()), of_tenants(), index, tasks, stop);
+    (claims, listed)
 }
 
 struct ClaimWatch {

@@ -2,7 +2,7 @@
 
 use super::{
     FLEET_PAUSE,
-    follow::{Index, follow},
+    follow::{self, Index},
 };
 use crate::{
     gpu_pods::{self, GpuPods},
@@ -64,9 +64,7 @@ pub(super) fn start(
     let user_pods = Arc::new(UserPods::default());
     let inline_volumes = Arc::new(StorageUses::default());
     let activity = Arc::new(PodActivity::default());
-    let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
-    let api = Api::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
     let watch = WorkloadWatch {
         index: Arc::clone(&index),
@@ -79,15 +77,14 @@ pub(super) fn start(
         queue,
         known: RwLock::default(),
     };
-    let stop = stop.clone();
-    tasks.spawn(async move { follow(api, config, &watch, listed, &stop).await });
+    let listed = follow::start(Api::all(client.clone()), config, watch, tasks, stop);
     Watched {
         workloads: index,
         gpu_pods,
         user_pods,
         inline_volumes,
         activity,
-        listed: is_listed,
+        listed,
     }
 }
 

@@ -98,7 +98,7 @@ pub use watches::Lists;
 
 use crate::metrics::Metrics;
 use api::{Api, CallError};
-use berth_runtime::{extension_answers, queue::Queue};
+use berth_runtime::{extension_answers, locks::lock, queue::Queue};
 use berth_sync_rules::{
     kinds::pod::gang,
     model::{
@@ -114,7 +114,7 @@ use recorder::{Level, Recorder, Subject};
 use slow_queue::SlowQueue;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio::{
@@ -428,8 +428,4 @@ impl Engine {
             self.follow_changes();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

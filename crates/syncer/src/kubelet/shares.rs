@@ -17,10 +17,11 @@ use super::{
     request::{Action, Denial},
 };
 use axum::http::StatusCode;
+use berth_runtime::locks::lock;
 use berth_sync_rules::model::resource::Name;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// What is open.
@@ -104,10 +105,6 @@ impl Drop for Share {
             }
         }
     }
-}
-
-fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What there are too many of.

@@ -1,4 +1,4 @@
-//! Processor time of a cluster's processes, in groups, from `/proc/<pid>/stat`.
+//! Processor time of a cluster's processes, in groups, from `/proc/<pid>/stat`; and for how long they waited for a processor.
 
 use berth_local::process;
 use berth_process::statuses;
@@ -67,11 +67,16 @@ pub(crate) type Seconds = BTreeMap<Group, f64>;
 
 /// The processes of a cluster and this one, with their groups.
 pub(crate) fn processes(host: &TestCluster) -> Vec<(Group, u32)> {
+    processes_with_names(host, &[])
+}
+
+/// The same, where each of these tenants has groups of its own: tenants by the slugs of their ids, each with what people call it.
+pub(crate) fn processes_with_names(host: &TestCluster, tenants: &[(&str, &str)]) -> Vec<(Group, u32)> {
     let mut found = running(&host.home().run(), of_host);
     found.extend(running(&host.control_records(), |_| {
         Group::new(Owner::Berth, "control")
     }));
-    found.extend(running(&host.tenant_records(), of_tenant));
+    found.extend(running(&host.tenant_records(), |name| of_tenant(name, tenants)));
     found.push((Group::new(Owner::Benchmark, "benchmark"), std::process::id()));
     found
 }
@@ -119,37 +124,56 @@ fn processes_and_pods(host: &TestCluster) -> Vec<(Group, u32)> {
 }
 
 /// A tenant's process is named after the tenant and the component, with a dot between.
-fn of_tenant(name: &str) -> Group {
-    Group::new(Owner::Tenants, program_of(name))
+fn of_tenant(name: &str, tenants: &[(&str, &str)]) -> Group {
+    let slug = name.rsplit_once('.').map(|(slug, _)| slug);
+    let program = program_of(name);
+    match tenants.iter().find(|(tenant, _)| slug == Some(*tenant)) {
+        Some((_, called)) => Group::new(Owner::Tenants, &format!("{program} of the {called}")),
+        None => Group::new(Owner::Tenants, program),
+    }
 }
 
-/// Processor time of each process since it started.
+/// Seconds of processor time of a process since it started; none if it has ended.
+pub(crate) fn used(process: u32) -> Option<f64> {
+    seconds(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// Seconds for which the threads of a process were ready to run and no processor was free; none if it has ended. What threads waited that have
+/// ended is not in it.
+pub(crate) fn waited(process: u32) -> Option<f64> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let each = threads.filter_map(|thread| {
+        let schedstat = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        seconds_waited(&schedstat)
+    });
+    Some(each.sum())
+}
+
+/// What was counted for each process since it started, in seconds.
 pub(crate) struct Snapshot(BTreeMap<u32, (Group, f64)>);
 
 impl Snapshot {
     /// Reads the times of all processes.
     pub(crate) fn take(host: &TestCluster) -> Self {
-        Self::of(processes(host))
+        Self::of(processes(host), used)
     }
 
     /// Reads the times of all processes, and of those in pods.
     pub(crate) fn take_with_pods(host: &TestCluster) -> Self {
-        Self::of(processes_and_pods(host))
+        Self::of(processes_and_pods(host), used)
     }
 
-    fn of(processes: Vec<(Group, u32)>) -> Self {
+    /// Reads these processes by [`used`] or [`waited`].
+    pub(crate) fn of(processes: Vec<(Group, u32)>, read: fn(u32) -> Option<f64>) -> Self {
         Self(
             processes
                 .into_iter()
-                .filter_map(|(group, process)| {
-                    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-                    Some((process, (group, seconds(&stat)?)))
-                })
+                .filter_map(|(group, process)| Some((process, (group, read(process)?))))
                 .collect(),
         )
     }
 
-    /// The time that was used between two snapshots. A process that was started meanwhile counts from its start.
+    /// The time that was counted between two snapshots. A process that was started meanwhile counts from its start.
     pub(crate) fn since(&self, before: &Self) -> Seconds {
         let mut used = Seconds::new();
         for (process, (group, now)) in &self.0 {
@@ -187,9 +211,21 @@ fn seconds(stat: &str) -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) / TICKS)
 }
 
+/// The second number in a file `schedstat`: nanoseconds on a processor, nanoseconds in wait for one, time slices.
+fn seconds_waited(schedstat: &str) -> Option<f64> {
+    let nanoseconds: f64 = schedstat.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(nanoseconds / 1e9)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_in_wait_for_a_processor_is_read() {
+        assert_eq!(seconds_waited("534095000 2500000000 2\n"), Some(2.5));
+        assert_eq!(seconds_waited("534095000\n"), None);
+    }
 
     #[test]
     fn user_and_system_time_are_added() {
@@ -200,14 +236,19 @@ mod tests {
 
     #[test]
     fn processes_have_groups() {
+        let greedy = [("greedy-9x1z", "greedy tenant")];
         for (group, text) in [
             (of_host("kube-apiserver"), "host's kube-apiserver"),
             (of_host("kwok"), "host's simulated kubelets"),
             (of_host("gpu-h100-01.kubelet"), "host's kubelet"),
             (Group::new(Owner::Pods, "berth-syncer"), "berth-syncer in pods"),
             (of_host("datastore"), "tenants' etcd"),
-            (of_tenant("vision-4k2m.kube-apiserver"), "tenants' kube-apiserver"),
-            (of_tenant("vision-4k2m.syncer"), "tenants' syncer"),
+            (of_tenant("vision-4k2m.kube-apiserver", &[]), "tenants' kube-apiserver"),
+            (of_tenant("vision-4k2m.syncer", &greedy), "tenants' syncer"),
+            (
+                of_tenant("greedy-9x1z.syncer", &greedy),
+                "tenants' syncer of the greedy tenant",
+            ),
         ] {
             assert_eq!(group.to_string(), text);
         }

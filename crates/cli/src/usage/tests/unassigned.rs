@@ -77,7 +77,15 @@ fn what_cannot_be_subtracted_is_said() {
 
 #[test]
 fn what_no_tenant_had_has_no_tenant_and_no_class() {
-    for by in ["tenant,pool", "namespace", "project", "organization", "class", "mode"] {
+    for by in [
+        "tenant",
+        "tenant,pool",
+        "namespace",
+        "project",
+        "organization",
+        "class",
+        "mode",
+    ] {
         let error = arguments(&format!("berth usage --unassigned --by {by}"))
             .unassigned_group_by()
             .unwrap_err();
@@ -85,6 +93,7 @@ fn what_no_tenant_had_has_no_tenant_and_no_class() {
             error.to_string().starts_with("nodes that no tenant had have no "),
             "{error}"
         );
+        assert_eq!(error.exit_code(), 2, "{error}");
     }
 }
 

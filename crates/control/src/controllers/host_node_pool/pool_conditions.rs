@@ -63,7 +63,8 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Condition
         );
     }
     if counts.total == 0 {
-        return ConditionUpdate::mark_false(READY, "NoNodes", "no node carries the labels of spec.nodeSelector");
+        let message = "no node carries all labels of spec.nodeSelector; label nodes, or correct the selector: kubectl get nodes --show-labels";
+        return ConditionUpdate::mark_false(READY, "NoNodes", message);
     }
     if products.len() > 1 {
         let products: Vec<&str> = products.iter().map(String::as_str).collect();

@@ -7,8 +7,8 @@ use super::{
     tenants::{Memory, ObservedTenant},
 };
 use crate::{
-    apply::is_status,
-    error::{ReconcileError, api},
+    error::ReconcileError,
+    host_pods::{HostPod, pod_condition},
 };
 use berth_api::{IdleLastStep, IdleReclaimMode, IdleStep, conditions::GPUS_IDLE};
 use berth_idle_reclaim::{
@@ -18,13 +18,11 @@ use berth_idle_reclaim::{
     policy::Policy,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::{
-    Api, Resource,
-    api::{Patch, PatchParams},
+    Resource,
     runtime::events::{Event, EventType},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Reason of the condition and of Events when GPUs are no longer idle.
@@ -165,50 +163,36 @@ pub(super) fn format_time(second: Seconds) -> String {
 
 /// Sets the condition on the host pod, unless another pod has its name by now.
 async fn set_condition(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) -> Result<(), ReconcileError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    let body = condition_patch(pod, wanted, context.clock.now());
-    let patch = Patch::Strategic(&body);
-    match pods.patch_status(&pod.name, &PatchParams::default(), &patch).await {
-        Ok(_) => Ok(()),
-        // It is gone, or another pod has its name by now: API servers answer either that or that the UID cannot change.
-        Err(error) if [404, 409, 422].iter().any(|code| is_status(&error, *code)) => Ok(()),
-        Err(error) => Err(api("set a condition of a pod")(error)),
-    }
+    let condition = build_condition(pod, wanted, context.clock.now());
+    host_pod(pod).set_condition(&context.client, &condition).await
 }
 
-fn condition_patch(pod: &GpuPod, wanted: &Wanted, now: Timestamp) -> Value {
-    let mut condition = json!({
-        "type": GPUS_IDLE,
-        "status": if wanted.is_true { "True" } else { "False" },
-        "reason": wanted.reason,
-        "message": wanted.message,
-    });
+/// The condition of a pod, with the time if its status is another one than before.
+fn build_condition(pod: &GpuPod, wanted: &Wanted, now: Timestamp) -> Value {
     let flips = pod
         .condition
         .as_ref()
         .is_none_or(|observed| observed.is_true != wanted.is_true);
-    if flips {
-        condition["lastTransitionTime"] = now.to_string().into();
+    let why = (wanted.reason, wanted.message.as_str());
+    pod_condition(GPUS_IDLE, wanted.is_true, why, flips.then_some(now))
+}
+
+fn host_pod(pod: &GpuPod) -> HostPod<'_> {
+    HostPod {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
     }
-    json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
 }
 
 async fn publish(context: &IdleGpusContext, pod: &GpuPod, wanted: &Wanted) {
-    let reference = ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Pod".into()),
-        namespace: Some(pod.namespace.clone()),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    };
     let (type_, reason) = if wanted.is_true {
         (EventType::Warning, IDLE_EVENT)
     } else {
         (EventType::Normal, "GPUsActive")
     };
     let event = idle_event(type_, reason, &wanted.message);
-    context.recorder.publish(&event, &reference).await;
+    context.recorder.publish(&event, &host_pod(pod).reference()).await;
 }
 
 /// Publishes on the `TenantCluster` which workloads are idle and which are due.
@@ -304,8 +288,8 @@ mod tests {
         };
         let wanted = wanted(&pod, Some(IdleStep::WarnedAgain), "m").unwrap();
         let time = |pod: &GpuPod| {
-            let patch = condition_patch(pod, &wanted, Timestamp::UNIX_EPOCH);
-            patch["status"]["conditions"][0]["lastTransitionTime"].clone()
+            let condition = build_condition(pod, &wanted, Timestamp::UNIX_EPOCH);
+            condition["lastTransitionTime"].clone()
         };
         assert_eq!(time(&pod), "1970-01-01T00:00:00Z");
         pod.condition = Some(ObservedCondition {

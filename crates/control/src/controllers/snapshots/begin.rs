@@ -5,7 +5,6 @@
 
 use super::{
     context::SnapshotsContext,
-    decide::MOST_ATTEMPTS,
     take::{TakeError, Taken, take},
 };
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
     status_write::{StatusTarget, write_status},
 };
 use berth_api::{
-    SnapshotPhase, TenantSnapshot, TenantSnapshotStatus,
+    MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, SnapshotPhase, TenantSnapshot, TenantSnapshotStatus,
     conditions::{self, COMPLETED, ConditionUpdate},
     crd, labels,
     names::TenantId,
@@ -71,13 +70,14 @@ pub(super) async fn begin(
         return unless_changed(added.map_err(api("add a finalizer to a TenantSnapshot")));
     }
     let before = snapshot.status.clone().unwrap_or_default();
+    let attempt = before.attempts.unwrap_or_default() + 1;
     let now = context.clock.now();
     let status = TenantSnapshotStatus {
         started_at: Some(Time(whole_seconds(now))),
-        attempts: Some(before.attempts.unwrap_or_default() + 1),
+        attempts: Some(attempt),
         tenant_uid: Some(tenant.uid.clone()),
         version: tenant.version.clone(),
-        location: Some(snapshot.location()),
+        location: Some(snapshot.location_of(attempt)),
         ..next_status(
             snapshot,
             SnapshotPhase::Running,

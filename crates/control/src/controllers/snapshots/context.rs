@@ -1,6 +1,6 @@
 //! What snapshots are taken with.
 
-use super::runs::{Pauses, Runs};
+use super::runs::{Deletions, Pauses, Runs};
 use crate::{
     clock::Clock, controllers::tenant::Tenants, datastore::TenantContents, events::EventRecorder, key::Key,
     metrics::SnapshotMetrics, stores::Stores,
@@ -36,6 +36,8 @@ pub struct SnapshotsContext {
     pub runs: Arc<Runs>,
     /// Which are not begun again yet.
     pub pauses: Arc<Pauses>,
+    /// Whose files it was tried to delete, and when.
+    pub deletions: Arc<Deletions>,
 }
 
 impl SnapshotsContext {

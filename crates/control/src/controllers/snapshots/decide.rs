@@ -1,7 +1,9 @@
 //! What is to be done about the snapshots of one tenant: pure.
 
 use crate::clock::whole_seconds;
-use berth_api::{ClassSnapshots, SnapshotPhase, SnapshotTrigger, TenantSnapshot, labels};
+use berth_api::{
+    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, SnapshotPhase, SnapshotTrigger, TenantSnapshot, labels,
+};
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -10,8 +12,6 @@ use std::{
     sync::Arc,
 };
 
-/// How often a snapshot is begun. One that does not come to an end is given up then: it may be what ends control.
-pub(super) const MOST_ATTEMPTS: u32 = 5;
 /// Snapshots that restores have made which are kept for each tenant.
 const KEPT_OF_RESTORES: u32 = 2;
 /// Snapshots of a schedule, and of restores, that have failed and are kept for each tenant, for people to read why.

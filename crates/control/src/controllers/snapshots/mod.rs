@@ -7,10 +7,12 @@ mod begin;
 mod context;
 mod decide;
 mod runs;
+mod store_check;
 mod take;
 
 pub use context::SnapshotsContext;
-pub use runs::{Pauses, Runs};
+pub use runs::{Deletions, Pauses, Runs};
+pub use store_check::StoreCheck;
 
 use crate::{
     apply::{delete_same, is_status, optional},
@@ -23,13 +25,14 @@ use crate::{
 use begin::{SnapshotTenant, begin, is_gone_or_changed, next_status, publish, write};
 use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
-    conditions::{COMPLETED, ConditionUpdate},
+    conditions::{COMPLETED, ConditionUpdate, DELETING},
     labels,
     names::{self, TenantId},
 };
 use berth_runtime::watched::Watched;
-use berth_snapshots::Store;
+use berth_snapshots::{Store, StoreError};
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
@@ -210,7 +213,7 @@ async fn carry_out_some(
     let begun = Instant::now();
     let mut writes: BTreeMap<String, usize> = BTreeMap::new();
     let mut is_cut = false;
-    actions.sort_by_key(|(_, action)| matches!(action, Action::CleanUp(_)));
+    sort(context, &mut actions);
     for (place, action) in actions {
         let done = writes.entry(place.0.clone()).or_default();
         if *done >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
@@ -221,6 +224,21 @@ async fn carry_out_some(
         failed.note(carry_out(context, &place, action).await);
     }
     is_cut
+}
+
+/// Puts deletions of files behind everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for
+/// some files only.
+fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
+    let file = |action: &Action| match action {
+        Action::CleanUp(snapshot) => Some(snapshot.uid().unwrap_or_default()),
+        _ => None,
+    };
+    let uids = { actions.iter() }.filter_map(|(_, action)| file(action)).collect();
+    context.deletions.forget_others(&uids);
+    actions.sort_by_cached_key(|(_, action)| {
+        let uid = file(action);
+        (uid.is_some(), uid.and_then(|uid| context.deletions.tried_at(&uid)))
+    });
 }
 
 async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {
@@ -246,7 +264,11 @@ async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) ->
                 deleted => deleted.map(drop).map_err(api("delete a TenantSnapshot")),
             }
         }
-        Action::CleanUp(snapshot) => clean_up(context, &snapshot).await,
+        Action::CleanUp(snapshot) => {
+            let uid = snapshot.uid().unwrap_or_default();
+            context.deletions.note_tried(&uid, Instant::now());
+            clean_up(context, &snapshot).await
+        }
         Action::Create(name) => create(context, place, &name).await,
         // Others come first: see `start`.
         Action::Start(_) => Ok(()),
@@ -309,14 +331,68 @@ async fn create_named(
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.
 async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
-    if is_being_restored(context, snapshot).await? {
+    let deleted = delete_stored(context, snapshot).await;
+    if !matches!(deleted, Ok(true)) {
+        let reported = report_kept(context, snapshot, &deleted).await;
+        return deleted.and(reported);
+    }
+    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
+        Err(error) if is_gone_or_changed(&error) => Ok(()),
+        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
+    }
+}
+
+/// Says why an object is kept that somebody has deleted: it may hold up the deletion of a namespace, in which no Event can be written any more.
+async fn report_kept(
+    context: &SnapshotsContext,
+    snapshot: &TenantSnapshot,
+    deleted: &Result<bool, ReconcileError>,
+) -> Result<(), ReconcileError> {
+    let (reason, message) = match deleted {
+        Ok(_) => (
+            "Restoring",
+            format!(
+                "TenantCluster {} is set back to this snapshot, or has nothing but it of what it stored before; its file is deleted when the restore is over",
+                snapshot.spec.tenant_cluster_name
+            ),
+        ),
+        Err(error) => (
+            error.category(),
+            format!(
+                "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
+                labels::SNAPSHOT_FINALIZER
+            ),
+        ),
+    };
+    let condition = ConditionUpdate::mark_true(DELETING, reason, message.clone());
+    let status = next_status(snapshot, snapshot.phase(), &condition, context.clock.now());
+    if snapshot.status.as_ref() == Some(&status) {
         return Ok(());
     }
+    write_known(context, snapshot, &status).await?;
+    if deleted.is_err() {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SnapshotNotDeleted".into(),
+            note: Some(message),
+            action: "DeleteSnapshot".into(),
+            secondary: None,
+        };
+        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
+    }
+    Ok(())
+}
+
+/// Deletes what is in the store of a snapshot that is being deleted. Returns false while its tenant needs it.
+async fn delete_stored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
+    if is_being_restored(context, snapshot).await? {
+        return Ok(false);
+    }
     context.runs.end(&snapshot.uid().unwrap_or_default()).await;
-    let location = snapshot.location();
     if let Some(store) = &context.store {
-        delete_file(store, &location).await?;
+        delete_files(store, snapshot).await?;
     } else {
+        let location = snapshot.location();
         let note = format!("Berth has no object store any more: {location} is not deleted there");
         let event = Event {
             type_: EventType::Warning,
@@ -327,20 +403,23 @@ async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Resu
         };
         context.recorder.publish(&event, &snapshot.object_ref(&())).await;
     }
-    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
-        Err(error) if is_gone_or_changed(&error) => Ok(()),
-        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
-    }
+    Ok(true)
 }
 
-/// Deletes what is at a location of the store. One that does not answer soon is asked again in another pass.
-async fn delete_file(store: &Store, location: &str) -> Result<(), ReconcileError> {
+/// Deletes what all attempts have written into the store. One that does not answer soon is asked again in another pass.
+async fn delete_files(store: &Store, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
     let failed = |why: String| ReconcileError::Blocked {
         reason: "StoreError",
-        message: format!("cannot delete {location} in the object store: {why}"),
+        message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
     };
-    match tokio::time::timeout(DELETED_WITHIN, store.delete(location)).await {
-        Ok(deleted) => deleted.map_err(|error| failed(error.to_string())),
+    let files = snapshot.all_locations();
+    let deleting = join_all(files.map(|location| async move { store.delete(&location).await }));
+    match tokio::time::timeout(DELETED_WITHIN, deleting).await {
+        Ok(deleted) => {
+            // The first of these errors, and not that of the fastest answer: the text stays the same.
+            let deleted: Result<(), StoreError> = deleted.into_iter().collect();
+            deleted.map_err(|error| failed(error.to_string()))
+        }
         Err(_) => Err(failed(format!("it took longer than {} s", DELETED_WITHIN.as_secs()))),
     }
 }

@@ -1,8 +1,9 @@
 //! Which snapshots this process takes now, and which it does not begin again yet.
 
+use berth_runtime::locks::lock;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -19,9 +20,9 @@ pub struct Runs(Mutex<BTreeMap<String, AbortOnDropHandle<()>>>);
 #[derive(Debug, Default)]
 pub struct Pauses(Mutex<BTreeMap<String, Instant>>);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// When it was tried last to delete the files of snapshots, by their UIDs.
+#[derive(Debug, Default)]
+pub struct Deletions(Mutex<BTreeMap<String, Instant>>);
 
 impl Runs {
     /// UIDs of the snapshots that are being taken.
@@ -67,6 +68,23 @@ impl Pauses {
     }
 }
 
+impl Deletions {
+    /// When it was tried last to delete the files of this one; none: never, and that comes first.
+    pub(super) fn tried_at(&self, uid: &str) -> Option<Instant> {
+        lock(&self.0).get(uid).copied()
+    }
+
+    /// Notes that it is tried.
+    pub(super) fn note_tried(&self, uid: &str, now: Instant) {
+        lock(&self.0).insert(uid.to_owned(), now);
+    }
+
+    /// Forgets all but these.
+    pub(super) fn forget_others(&self, uids: &BTreeSet<String>) {
+        lock(&self.0).retain(|uid, _| uids.contains(uid));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +119,17 @@ mod tests {
             tokio::task::yield_now().await;
         }
         panic!("it is still there");
+    }
+
+    #[test]
+    fn deletions_of_objects_that_are_gone_are_forgotten() {
+        let (deletions, now) = (Deletions::default(), Instant::now());
+        for uid in ["a", "b"] {
+            assert_eq!(deletions.tried_at(uid), None);
+            deletions.note_tried(uid, now);
+        }
+        deletions.forget_others(&BTreeSet::from(["b".to_owned()]));
+        assert_eq!((deletions.tried_at("a"), deletions.tried_at("b")), (None, Some(now)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! The whole controller against a host in memory, an etcd in memory and a store in a folder.
 
+mod of_teams;
+
 use super::*;
 use crate::{
     clock::Clock,
@@ -7,7 +9,7 @@ use crate::{
     datastore::TenantContents,
     events::EventRecorder,
     metrics::SnapshotMetrics,
-    testing::{MemoryContents, Script, ScriptedApi, StoreWriters},
+    testing::{MemoryContents, Script, ScriptedApi, StoreWriters, options_of_bucket},
 };
 use berth_runtime::queue::Queue;
 use berth_snapshots::Store;
@@ -43,6 +45,7 @@ impl Case {
             recorder: EventRecorder::new(host.client()),
             runs: Arc::default(),
             pauses: Arc::default(),
+            deletions: Arc::default(),
         };
         let case = Self {
             context,
@@ -102,8 +105,28 @@ impl Case {
         panic!("not {phase}: {:#}", self.get(name).unwrap());
     }
 
+    /// Where the first attempt writes a snapshot.
     fn file(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(format!("team/vision/uid-{name}"))
+        self.folder.path().join(format!("team/vision/uid-{name}-1"))
+    }
+
+    /// Everything in the store that is a file.
+    fn files(&self) -> Vec<String> {
+        let folder = self.folder.path().join("team/vision");
+        let Ok(files) = std::fs::read_dir(folder) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn delete(&self, name: &str) {
+        let mut deleted = self.get(name).unwrap();
+        deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+        self.host.insert(&format!("{SNAPSHOTS}/{name}"), deleted);
     }
 }
 
@@ -116,7 +139,7 @@ async fn a_snapshot_is_taken_and_deleted_with_its_file() {
     assert_eq!(snapshot["status"]["objects"], 2);
     assert_eq!(snapshot["status"]["tenantUID"], UID);
     assert_eq!(snapshot["status"]["version"], "v1.37.1");
-    assert_eq!(snapshot["status"]["location"], "team/vision/uid-a");
+    assert_eq!(snapshot["status"]["location"], "team/vision/uid-a-1");
     assert_eq!(snapshot["metadata"]["finalizers"], json!([labels::SNAPSHOT_FINALIZER]));
     assert!(case.file("a").exists());
     let mut deleted = snapshot;
@@ -156,6 +179,44 @@ async fn a_control_that_is_killed_leaves_no_completed_snapshot_and_the_next_one_
     case.memory.end_before_call(None);
     case.pass_until("a", "Completed").await;
     assert_eq!(case.get("a").unwrap()["status"]["attempts"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_control_has_sent_changes_no_snapshot_that_another_one_has_completed() {
+    let mut case = Case::new();
+    case.create("a");
+    case.memory.end_before_call(Some(1));
+    for _ in 0..5 {
+        case.pass().await;
+    }
+    let begun: TenantSnapshot = serde_json::from_value(case.get("a").unwrap()).unwrap();
+    case.context.runs = Arc::default();
+    case.memory.end_before_call(None);
+    case.pass_until("a", "Completed").await;
+    // The store carries out only now what the first one has sent.
+    let store = case.context.store.clone().unwrap();
+    let late = berth_snapshots::Entry {
+        key: b"namespaces/kube-system".to_vec(),
+        value: b"late".to_vec(),
+    };
+    let entries = futures::stream::iter([Ok::<_, std::convert::Infallible>(late)]);
+    store.write(&begun.location(), entries).await.unwrap();
+    let completed: TenantSnapshot = serde_json::from_value(case.get("a").unwrap()).unwrap();
+    let status = completed.status.clone().unwrap();
+    assert_eq!(status.location, Some(completed.location()));
+    let written = berth_snapshots::Written {
+        objects: status.objects.unwrap(),
+        bytes: status.bytes.unwrap(),
+        stored_bytes: status.stored_bytes.unwrap(),
+        checksum: status.checksum.unwrap(),
+    };
+    store.verify(&completed.location(), &written).await.unwrap();
+    // Both go with the object.
+    assert_eq!(case.files(), ["uid-a-1", "uid-a-2"]);
+    case.delete("a");
+    case.pass().await;
+    assert_eq!(case.files(), [""; 0]);
+    assert_eq!(case.get("a"), None);
 }
 
 #[tokio::test]
@@ -215,32 +276,6 @@ async fn the_schedule_of_the_class_makes_snapshots() {
     assert_eq!(case.host.find(SNAPSHOTS).len(), all);
 }
 
-/// Who may create snapshots, and not delete them, must not keep those of the schedule from being there.
-#[tokio::test(start_paused = true)]
-async fn a_name_that_somebody_has_taken_keeps_no_snapshot_of_the_schedule_back() {
-    for tenant in ["vision", "other"] {
-        let mut case = Case::new();
-        case.set_class(&json!({"schedule": {"cron": "0 2 * * *"}}));
-        let name = "vision-20261130-0200";
-        case.create(name);
-        let mut taken = case.get(name).unwrap();
-        taken["spec"]["tenantClusterName"] = tenant.into();
-        case.host.insert(&format!("{SNAPSHOTS}/{name}"), taken);
-        for _ in 0..3 {
-            case.pass().await;
-        }
-        let mut all = case.host.find(SNAPSHOTS);
-        all.retain(|snapshot| snapshot["metadata"]["labels"][labels::SNAPSHOT_TRIGGER] == "schedule");
-        let names: Vec<&str> = { all.iter() }
-            .filter_map(|snapshot| snapshot["metadata"]["name"].as_str())
-            .collect();
-        let [other] = names[..] else {
-            panic!("{tenant}: {names:?}")
-        };
-        assert!(other.starts_with("vision-20261130-0200-"), "{other}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
     let mut case = Case::new();
@@ -264,58 +299,12 @@ async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_label_puts_no_snapshot_before_one_that_waits_for_longer() {
-    let mut case = Case::new();
-    case.create("a");
-    let folder = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters";
-    let cluster = case.host.get(&format!("{folder}/vision")).unwrap();
-    let mut snapshot = case.get("a").unwrap();
-    snapshot["metadata"]["finalizers"] = json!([labels::SNAPSHOT_FINALIZER]);
-    case.host.insert(&format!("{SNAPSHOTS}/a"), snapshot.clone());
-    // As many as are taken at the same time.
-    for tenant in ["speech", "text"] {
-        let mut other = cluster.clone();
-        other["metadata"]["name"] = tenant.into();
-        other["metadata"]["uid"] = format!("uid-of-{tenant}").into();
-        case.host.insert(&format!("{folder}/{tenant}"), other);
-        let mut labelled = snapshot.clone();
-        labelled["metadata"]["name"] = tenant.into();
-        labelled["metadata"]["uid"] = format!("uid-{tenant}").into();
-        labelled["metadata"]["creationTimestamp"] = "2026-11-30T11:30:00Z".into();
-        labelled["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "before-restore"});
-        labelled["spec"]["tenantClusterName"] = tenant.into();
-        case.host.insert(&format!("{SNAPSHOTS}/{tenant}"), labelled);
-    }
-    case.pass().await;
-    assert_eq!(case.get("a").unwrap()["status"]["attempts"], 1);
-}
-
-#[test]
-fn what_a_restore_waits_for_comes_first_and_then_what_waits_for_the_longest_time() {
-    let created = |at: &str, status: Value| -> TenantSnapshot {
-        serde_json::from_value(json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
-            "metadata": {"name": "a", "namespace": "team", "creationTimestamp": at},
-            "spec": {"tenantClusterName": "vision"}, "status": status,
-        }))
-        .unwrap()
-    };
-    let (first, last) = ("2026-11-30T10:00:00Z", "2026-11-30T11:00:00Z");
-    assert!(turn(&created(last, json!({})), true) < turn(&created(first, json!({})), false));
-    assert!(turn(&created(first, json!({})), false) < turn(&created(last, json!({})), false));
-    // One that was tried waits since then: those that others create all the time do not keep it back.
-    let tried = json!({"attempts": 1, "startedAt": "2026-11-30T10:30:00Z"});
-    assert!(turn(&created(first, tried.clone()), false) < turn(&created(last, json!({})), false));
-    assert!(turn(&created("2026-11-30T10:15:00Z", json!({})), false) < turn(&created(first, tried), false));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     let mut case = Case::new();
     case.create("a");
     case.pass_until("a", "Completed").await;
     let record = json!({
-        "snapshotName": "a", "snapshotUID": "uid-a", "location": "team/vision/uid-a", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "snapshotName": "a", "snapshotUID": "uid-a", "location": "team/vision/uid-a-1", "objects": 2, "bytes": 1, "storedBytes": 1,
         "checksum": "", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
     });
     let id = TenantId::new("vision", UID);
@@ -326,6 +315,7 @@ async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     case.host.insert(&format!("{SNAPSHOTS}/a"), deleted);
     case.pass().await;
     assert!(case.file("a").exists());
+    assert_eq!(deleting(&case.get("a").unwrap()).0, "Restoring");
     case.memory.delete_restore(&id, revision).await.unwrap();
     case.pass().await;
     assert!(!case.file("a").exists());
@@ -338,7 +328,7 @@ async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
     case.create("saved");
     case.pass_until("saved", "Completed").await;
     let record = json!({
-        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other-1", "objects": 2, "bytes": 1, "storedBytes": 1,
         "checksum": "", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
     });
     let id = TenantId::new("vision", UID);
@@ -349,6 +339,155 @@ async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
     case.host.insert(&format!("{SNAPSHOTS}/saved"), deleted);
     case.pass().await;
     assert!(case.file("saved").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_deleted_and_its_object_goes_also_if_control_is_killed_in_between() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    case.delete("a");
+    case.host.never_answer_writes(Some("/tenantsnapshots/a"));
+    let killed = tokio::time::timeout(Duration::from_secs(10), case.pass()).await;
+    assert!(killed.is_err());
+    assert!(!case.file("a").exists());
+    assert!(case.get("a").is_some());
+    case.host.never_answer_writes(None);
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_schedule_keeps_no_longer_is_gone_from_the_store_as_well() {
+    let mut case = Case::new();
+    case.set_class(&json!({"schedule": {"cron": "0 2 * * *", "keep": 1}}));
+    for name in ["a", "b"] {
+        case.create(name);
+        let mut snapshot = case.get(name).unwrap();
+        snapshot["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "schedule"});
+        case.host.insert(&format!("{SNAPSHOTS}/{name}"), snapshot);
+    }
+    for _ in 0..20 {
+        case.pass().await;
+    }
+    assert_eq!(case.get("a"), None);
+    assert_eq!(case.phase("b"), "Completed");
+    assert_eq!(case.files(), ["uid-b-1"]);
+}
+
+/// What the object says of its deletion: reason and message.
+fn deleting(snapshot: &Value) -> (Value, String) {
+    let conditions = snapshot["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "Deleting");
+    let condition = condition.unwrap_or_else(|| panic!("{snapshot:#}"));
+    assert_eq!(condition["status"], "True");
+    (condition["reason"].clone(), condition["message"].to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_the_store_does_not_delete_keeps_its_object_which_says_what_to_do() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    // What is there cannot be deleted as a file.
+    std::fs::remove_file(case.file("a")).unwrap();
+    std::fs::create_dir(case.file("a")).unwrap();
+    case.delete("a");
+    case.pass().await;
+    let kept = case.get("a").unwrap();
+    assert_eq!(kept["metadata"]["finalizers"], json!([labels::SNAPSHOT_FINALIZER]));
+    let (reason, message) = deleting(&kept);
+    assert_eq!(reason, "StoreError");
+    assert!(message.contains(labels::SNAPSHOT_FINALIZER), "{message}");
+    assert_eq!(kept["status"]["phase"], "Completed");
+    let events = case.host.find("/events/a.");
+    assert!(
+        events.iter().any(|event| event["reason"] == "SnapshotNotDeleted"),
+        "{events:?}"
+    );
+    // It is said once.
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&case.get("a").unwrap()), version(&kept));
+    std::fs::remove_dir(case.file("a")).unwrap();
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+/// A store that takes connections and never answers, as long as the listener is there.
+fn silent_store() -> (Store, std::net::TcpListener) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let store = Store::from_url("s3://snapshots/berth", options_of_bucket(&endpoint)).unwrap();
+    (store, listener)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_holds_up_a_deletion_and_no_other_snapshot() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    let (silent, _listener) = silent_store();
+    let folder = case.context.store.replace(silent);
+    case.delete("a");
+    case.set_class(&json!({"max": 0}));
+    case.create("b");
+    case.pass().await;
+    let (reason, message) = deleting(&case.get("a").unwrap());
+    assert_eq!(reason, "StoreError");
+    assert!(message.contains("it took longer than 20 s"), "{message}");
+    assert_eq!(case.phase("b"), "Failed");
+    case.context.store = folder;
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_the_store_does_not_delete_are_tried_in_turn() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 5}));
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        case.create(name);
+        case.pass_until(name, "Completed").await;
+    }
+    let (silent, _listener) = silent_store();
+    case.context.store = Some(silent);
+    for name in names {
+        case.delete(name);
+    }
+    // There is time for two of them in a pass.
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    for name in names {
+        assert_eq!(deleting(&case.get(name).unwrap()).0, "StoreError", "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_fails_a_snapshot_in_bounded_time() {
+    let mut case = Case::new();
+    let (silent, _listener) = silent_store();
+    case.context.store = Some(silent);
+    case.create("a");
+    let begun = Instant::now();
+    while case.get("a").unwrap()["status"]["phase"] != "Failed" {
+        case.pass().await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(
+            begun.elapsed() < Duration::from_hours(1),
+            "{:#}",
+            case.get("a").unwrap()
+        );
+    }
+    let status = case.get("a").unwrap()["status"].clone();
+    assert_eq!(status["attempts"], 5);
+    assert_eq!(status["conditions"][0]["reason"], "StoreError");
+    let message = status["conditions"][0]["message"].to_string();
+    assert!(message.contains("the store cannot be used"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]

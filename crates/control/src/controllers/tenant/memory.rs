@@ -24,12 +24,13 @@ use crate::{
 use berth_api::TenantCluster;
 use berth_planner::{NodeGroupPlan, Tenant as PlannedTenant, UnusedNodes, UnusedNodesByTenant};
 use berth_quota::Amounts;
+use berth_runtime::locks::lock;
 use berth_sleep::activity::ActivityLog;
 use kube::{Client, ResourceExt};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -275,10 +276,6 @@ pub struct Tenants {
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.
 pub type NodeGroupPlans = BTreeMap<String, BTreeMap<String, NodeGroupPlan>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Tenants {
     /// Memory of one tenant; empty at first.

@@ -37,6 +37,7 @@ mod recorded_settings;
 mod remaining;
 mod reported_use;
 mod restore;
+mod restore_finding;
 mod rewriting;
 mod rotation;
 mod schedule;

@@ -130,7 +130,11 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         .map(|node| node.name_any())
         .collect();
     if !broken.is_empty() {
-        return ConditionUpdate::mark_false(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
+        let message = format!(
+            "these nodes are not Ready: {}; the tenant keeps them, unless the platform team takes them out or their pool has spec.repair",
+            broken.join(", ")
+        );
+        return ConditionUpdate::mark_false(NODES_READY, "NodeNotReady", message);
     }
     let mut message = format!("{minimum} of {minimum} nodes are assigned");
     let described = |group: &&NodeGroupStatus| group.mode == NodeMode::Dynamic || group.borrowed > 0;
@@ -253,6 +257,21 @@ mod tests {
         );
         let all = statuses(&spec, &nodes, None);
         assert_eq!(condition(&spec, &all, &nodes).reason, "Assigning");
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_is_named_with_what_happens_to_it() {
+        let spec = [NodeGroup::private("a", "h100", 1)];
+        let mut broken = node("n1", "a", "Assigned");
+        let status = Arc::make_mut(&mut broken).status.as_mut().unwrap();
+        status.conditions.as_mut().unwrap()[0].status = "False".into();
+        let nodes = [broken];
+        let found = condition(&spec, &statuses(&spec, &nodes, None), &nodes);
+        assert_eq!((found.status, found.reason), (Some(false), "NodeNotReady"));
+        assert!(
+            found.message.contains("not Ready: n1;") && found.message.contains("spec.repair"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -1,191 +1,29 @@
-//! What is known of the restore of a tenant, and what its status says of it.
+//! What is known of the restore of a tenant.
 //!
 //! That a restore is under way is recorded in etcd ([`RestoreRecord`]). This process only remembers what it does about it: losing that costs a new beginning.
 
+pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended};
+
+use super::restore_finding::MOST_REST;
 use crate::{
     clock::whole_seconds,
     datastore::{RestorePhase, RestoreRecord},
 };
-use berth_api::{
-    RestoreStatus, TenantCluster, TenantClusterStatus,
-    conditions::{ConditionUpdate, RESTORED},
-};
+use berth_runtime::locks::lock;
 use berth_snapshots::Written;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
+/// Bytes for which the next restore waits a second: what was replaced stays in etcd for minutes, as its history.
+const BYTES_PER_SECOND: u64 = 1 << 20;
 /// Snapshots that are compared at the same time.
 const MOST_COMPARISONS: usize = 2;
-/// Reason while a snapshot is compared with what was written.
-const CHECKING: &str = "Checking";
-/// Reason while the control plane is stopped.
-const STOPPING: &str = "Stopping";
-/// Reason while a snapshot is taken of what is there.
-const SAVING: &str = "Saving";
-/// Reason while everything is replaced.
-const REPLACING: &str = "Replacing";
-/// Reason while that fails and is tried again.
-const FAILING: &str = "RestoreFailing";
-/// Reason of a restore of which nothing is known any more, and that has replaced nothing.
-const INTERRUPTED: &str = "Interrupted";
-/// Reasons of restores that are not over.
-const UNDER_WAY: [&str; 5] = [CHECKING, STOPPING, SAVING, REPLACING, FAILING];
-/// Reasons of a restore that is under way: nobody has to do anything.
-pub(super) const TRANSIENT: [&str; 4] = [CHECKING, STOPPING, SAVING, REPLACING];
-
-/// Why a tenant is not set back to a snapshot, before anything of it is changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-}
-
-/// What was found last of a restore.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// The snapshot of this name is compared with what was written.
-    Checking(String),
-    /// There is no restore.
-    Refused(Refusal),
-    /// The control plane does not end yet, for a reason.
-    Stopping(String),
-    /// A snapshot is taken of what is there, or everything is replaced, as the record says.
-    UnderWay(RestoreRecord),
-    /// The last try failed, for a reason.
-    Failing(RestoreRecord, String),
-    /// It is over.
-    Done(RestoreStatus),
-}
-
-impl Finding {
-    /// Of a restore that replaced nothing, and of which nothing else is known.
-    pub(super) fn interrupted() -> Self {
-        Self::Refused(Refusal {
-            reason: INTERRUPTED,
-            message: "the restore was given up before anything was replaced".into(),
-        })
-    }
-
-    /// Of a request that was there and is gone.
-    pub(super) fn withdrawn() -> Self {
-        Self::Refused(Refusal {
-            reason: "RequestWithdrawn",
-            message: "the request was removed from the TenantCluster before the restore began".into(),
-        })
-    }
-
-    /// What the condition Restored says.
-    pub(super) fn condition(&self) -> ConditionUpdate {
-        let unmet = |reason, message: String| ConditionUpdate::mark_false(RESTORED, reason, message);
-        match self {
-            Self::Checking(name) => unmet(
-                CHECKING,
-                format!(
-                    "the TenantSnapshot {name} is read and compared with its checksum; nothing of the tenant is changed yet"
-                ),
-            ),
-            Self::Refused(Refusal { reason, message }) => unmet(
-                *reason,
-                format!(
-                    "{message}. Nothing of the tenant was changed; ask for the restore again once this is resolved"
-                ),
-            ),
-            Self::Stopping(why) => unmet(
-                STOPPING,
-                format!("the control plane is stopped before anything is replaced: {why}"),
-            ),
-            Self::UnderWay(record) => match (record.phase, &record.saved_as) {
-                (RestorePhase::Saving, Some(name)) => unmet(
-                    SAVING,
-                    format!("what the tenant stores is saved as the TenantSnapshot {name}; nothing is replaced yet"),
-                ),
-                _ => unmet(
-                    REPLACING,
-                    format!(
-                        "what the tenant stores is replaced by that of the TenantSnapshot {}",
-                        record.snapshot_name
-                    ),
-                ),
-            },
-            Self::Failing(record, why) => {
-                let is_saved = record.phase != RestorePhase::Saving;
-                let saved = { record.saved_as.as_ref() }
-                    .filter(|_| is_saved)
-                    .map(|name| format!(". The TenantSnapshot {name} has what the tenant stored before"));
-                unmet(
-                    FAILING,
-                    format!(
-                        "{why}; Berth tries again, and no API server is started before{}",
-                        saved.unwrap_or_default()
-                    ),
-                )
-            }
-            Self::Done(status) => ConditionUpdate::mark_true(
-                RESTORED,
-                "Restored",
-                format!("the tenant was set back to the TenantSnapshot {}", status.snapshot_name),
-            ),
-        }
-    }
-
-    /// What the status says of a restore that replaces something, or is over; none if it says what it said before.
-    fn status(&self) -> Option<RestoreStatus> {
-        match self {
-            Self::UnderWay(record) | Self::Failing(record, _) if record.phase != RestorePhase::Saving => {
-                Some(published(record))
-            }
-            Self::Done(status) => Some(status.clone()),
-            Self::Checking(_) | Self::Refused(_) | Self::Stopping(_) | Self::UnderWay(_) | Self::Failing(..) => None,
-        }
-    }
-
-    /// Sets what the status says of the restore.
-    pub(super) fn write_to(&self, status: &mut TenantClusterStatus) {
-        if let Some(restore) = self.status() {
-            status.restore = Some(restore);
-        }
-    }
-}
-
-/// What the status says of a restore under way.
-pub(super) fn published(record: &RestoreRecord) -> RestoreStatus {
-    RestoreStatus {
-        snapshot_name: record.snapshot_name.clone(),
-        saved_as: record.saved_as.clone(),
-        started_at: Time(whole_seconds(record.started_at)),
-        completed_at: None,
-    }
-}
-
-/// What is known of a restore of which there is no record any more, from what this process knew of it or from what the status says. None: there was none,
-/// or it is known how it ended.
-pub(super) fn ended(known: Option<&RestoreRecord>, cluster: &TenantCluster, now: Timestamp) -> Option<Finding> {
-    let status = cluster.status.as_ref();
-    let before = known
-        .filter(|record| record.phase != RestorePhase::Saving)
-        .map(published)
-        .or_else(|| {
-            let restore = status?.restore.clone()?;
-            restore.completed_at.is_none().then_some(restore)
-        });
-    if let Some(before) = before {
-        return Some(Finding::Done(RestoreStatus {
-            completed_at: Some(Time(whole_seconds(now))),
-            ..before
-        }));
-    }
-    let is_under_way =
-        |condition: &&Condition| condition.type_ == RESTORED && UNDER_WAY.contains(&condition.reason.as_str());
-    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
-    conditions.iter().find(is_under_way).map(|_| Finding::interrupted())
-}
 
 /// A comparison of a snapshot with what was written.
 #[derive(Debug)]
@@ -223,11 +61,6 @@ impl Progress {
         *lock(&self.0) = (finding, Some(retry_at));
     }
 
-    /// Sets what is found, and keeps the pause.
-    fn replace(&self, finding: Finding) {
-        lock(&self.0).0 = finding;
-    }
-
     fn get(&self) -> Finding {
         lock(&self.0).0.clone()
     }
@@ -245,8 +78,12 @@ struct Remembered {
     /// The record, as it was read or written last.
     record: Option<RestoreRecord>,
     task: Option<(AbortOnDropHandle<()>, Arc<Progress>)>,
+    /// Why another snapshot cannot be used that somebody asked for while the restore failed.
+    refused: Option<String>,
     /// Whether etcd said last that there is no record.
     knows_none: bool,
+    /// When the last restore ended, and how many bytes it has written.
+    ended: Option<(Instant, u64)>,
 }
 
 /// What became of a restore of which etcd has no record any more.
@@ -290,10 +127,6 @@ pub struct RestoreUnderWay {
     pub saved_as: Option<String>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Restores {
     fn with<T>(&self, uid: &str, change: impl FnOnce(&mut Remembered) -> T) -> T {
         change(lock(&self.all).entry(uid.to_owned()).or_default())
@@ -304,7 +137,15 @@ impl Restores {
         let all = lock(&self.all);
         let known = all.get(uid)?;
         let of_task = known.task.as_ref().map(|(_, progress)| progress.get());
-        of_task.or_else(|| known.finding.clone())
+        let found = of_task.or_else(|| known.finding.clone())?;
+        Some(match (found, &known.refused) {
+            (Finding::Failing(record, why), Some(refused)) => Finding::OtherRefused {
+                record,
+                why,
+                refused: refused.clone(),
+            },
+            (found, _) => found,
+        })
     }
 
     /// Notes what was found, unless a task knows more.
@@ -324,6 +165,7 @@ impl Restores {
     pub(super) fn note_none(&self, uid: &str) -> Gone {
         self.with(uid, |known| {
             known.knows_none = true;
+            known.refused = None;
             let record = known.record.take();
             let of_task = known.task.take().map(|(_, progress)| progress.get());
             // It may also have been given up before there was a task. Without a record, what was found is of an earlier restore.
@@ -333,10 +175,23 @@ impl Restores {
                     known.finding = Some(Finding::Refused(refusal));
                     Gone::GivenUp
                 }
-                Some(Finding::UnderWay(record) | Finding::Failing(record, _)) => Gone::Ended(Box::new(record)),
-                Some(Finding::Checking(_) | Finding::Stopping(_) | Finding::Done(_)) | None => {
-                    record.map_or(Gone::Unknown, |record| Gone::Ended(Box::new(record)))
+                Some(
+                    Finding::UnderWay(of_task)
+                    | Finding::Failing(of_task, _)
+                    | Finding::OtherRefused { record: of_task, .. },
+                ) => {
+                    // That was read after the task had failed: what it could not record was recorded all the same.
+                    let is_last = |record: &RestoreRecord| record.phase == RestorePhase::Replaced;
+                    Gone::Ended(Box::new(record.filter(is_last).unwrap_or(of_task)))
                 }
+                Some(
+                    Finding::Waiting(_)
+                    | Finding::Checking(_)
+                    | Finding::Stopping(_)
+                    | Finding::Done(_)
+                    | Finding::Lost(_),
+                )
+                | None => record.map_or(Gone::Unknown, |record| Gone::Ended(Box::new(record))),
             }
         })
     }
@@ -347,10 +202,34 @@ impl Restores {
             known.knows_none = false;
             if known.record.replace(record).is_none() {
                 // They are of an earlier restore.
-                let is_over = |found: &mut Finding| matches!(found, Finding::Refused(_) | Finding::Done(_));
+                let is_over =
+                    |found: &mut Finding| matches!(found, Finding::Refused(_) | Finding::Done(_) | Finding::Lost(_));
                 known.finding.take_if(is_over);
             }
         });
+    }
+
+    /// Notes that nothing of the tenant runs any more: the restore does not wait for that.
+    pub(super) fn note_stopped(&self, uid: &str, record: &RestoreRecord) {
+        self.with(uid, |known| {
+            if matches!(known.finding, Some(Finding::Stopping(_))) {
+                known.finding = Some(Finding::UnderWay(record.clone()));
+            }
+        });
+    }
+
+    /// Notes that a restore has ended which has written so many bytes.
+    pub(super) fn note_ended(&self, uid: &str, bytes: u64, now: Instant) {
+        self.with(uid, |known| known.ended = Some((now, bytes)));
+    }
+
+    /// How long the next restore waits at most. `has_compared` says whether the tenant's syncer has compared everything on the host since the last one.
+    pub(super) fn rest(&self, uid: &str, has_compared: bool, now: Instant) -> Option<Duration> {
+        let (ended_at, bytes) = lock(&self.all).get(uid)?.ended?;
+        let of_bytes = Duration::from_secs(bytes / BYTES_PER_SECOND).min(MOST_REST);
+        let rest = if has_compared { of_bytes } else { MOST_REST };
+        rest.checked_sub(now.duration_since(ended_at))
+            .filter(|rest| !rest.is_zero())
     }
 
     /// Whether a task works on the restore.
@@ -368,20 +247,26 @@ impl Restores {
         until.checked_duration_since(now).filter(|pause| !pause.is_zero())
     }
 
-    /// Notes why a restore fails that is not gone on with now. Its pause stays.
-    pub(super) fn note_failing(&self, uid: &str, record: RestoreRecord, why: String) {
+    /// Notes why another snapshot cannot be used that somebody asked for. It is said as long as the restore fails, beside why it does.
+    pub(super) fn note_refused(&self, uid: &str, record: &RestoreRecord, refused: String) {
         self.with(uid, |known| {
-            let finding = Finding::Failing(record, why);
-            match &known.task {
-                Some((_, progress)) => progress.replace(finding),
-                None => known.finding = Some(finding),
+            known.refused = Some(refused);
+            // Of a restore of another process nobody knows why it failed.
+            if known.task.is_none() && !matches!(known.finding, Some(Finding::Failing(..) | Finding::Stopping(_))) {
+                let why = "the last try was interrupted".to_owned();
+                known.finding = Some(Finding::Failing(record.clone(), why));
             }
         });
     }
 
+    /// Forgets that another snapshot could not be used: somebody asks for one again.
+    pub(super) fn forget_refused(&self, uid: &str) {
+        self.with(uid, |known| known.refused = None);
+    }
+
     /// Forgets how a task ended: its restore is another one by now, which nothing keeps from being gone on with.
     pub(super) fn forget_task(&self, uid: &str) {
-        self.with(uid, |known| known.task = None);
+        self.with(uid, |known| (known.task, known.refused) = (None, None));
     }
 
     /// Keeps a task that has begun.
@@ -389,11 +274,12 @@ impl Restores {
         self.with(uid, |known| known.task = Some((task, progress)));
     }
 
-    /// Forgets the comparison of a snapshot: nobody asks for it any more. Returns whether there was one.
+    /// Forgets the comparison of a snapshot: nobody asks for it any more. Returns whether there was one, or whether that was found last.
     pub(super) fn forget_check(&self, uid: &str) -> bool {
         let mut all = lock(&self.all);
-        let check = all.get_mut(uid).and_then(|known| known.check.take());
-        check.is_some()
+        let Some(known) = all.get_mut(uid) else { return false };
+        let is_asked = matches!(known.finding, Some(Finding::Waiting(_) | Finding::Checking(_)));
+        known.check.take().is_some() || is_asked
     }
 
     /// Keeps the comparison of a snapshot that has begun.

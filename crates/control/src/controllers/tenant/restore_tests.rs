@@ -1,5 +1,6 @@
-use super::*;
-use berth_api::conditions;
+use super::{super::restore_finding::published, *};
+use berth_api::{RestoreStatus, TenantCluster, TenantClusterStatus, conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 fn at(text: &str) -> Timestamp {
@@ -45,6 +46,7 @@ fn the_condition_says_how_far_the_restore_is() {
         ..published(&record(RestorePhase::Replaced))
     };
     for (finding, status, reason) in [
+        (Finding::Waiting("nightly".into()), false, "Waiting"),
         (Finding::Checking("nightly".into()), false, "Checking"),
         (Finding::Refused(refusal), false, "OtherTenant"),
         (Finding::Stopping("a pod".into()), false, "Stopping"),
@@ -56,7 +58,17 @@ fn the_condition_says_how_far_the_restore_is() {
             false,
             "RestoreFailing",
         ),
-        (Finding::Done(done), true, "Restored"),
+        (
+            Finding::OtherRefused {
+                record: record(RestorePhase::Replacing),
+                why: "no answer".into(),
+                refused: "weekly cannot be used".into(),
+            },
+            false,
+            "OtherSnapshotRefused",
+        ),
+        (Finding::Done(done.clone()), true, "Restored"),
+        (Finding::Lost(done), false, "RestoreLost"),
     ] {
         let condition = finding.condition();
         assert_eq!((condition.is_true(), condition.reason), (status, reason), "{finding:?}");
@@ -87,7 +99,28 @@ fn the_status_shows_a_restore_from_the_moment_on_at_which_something_is_replaced(
     );
     // What was said of an earlier one stays.
     Finding::Checking("other".into()).write_to(&mut status);
-    assert_eq!(status.restore.unwrap().snapshot_name, "nightly");
+    assert_eq!(status.restore.clone().unwrap().snapshot_name, "nightly");
+    // One that is lost is not taken later for one that has ended.
+    Finding::Lost(status.restore.clone().unwrap()).write_to(&mut status);
+    assert_eq!(status.restore, None);
+}
+
+#[test]
+fn a_restore_that_is_lost_names_what_was_saved() {
+    let message = |saved_as: Option<&str>| {
+        let lost = RestoreStatus {
+            saved_as: saved_as.map(ToOwned::to_owned),
+            ..published(&record(RestorePhase::Replacing))
+        };
+        Finding::Lost(lost).condition().message
+    };
+    let saved = message(Some("saved"));
+    assert!(
+        saved.contains("TenantSnapshot nightly") && saved.contains("TenantSnapshot saved has what"),
+        "{saved}"
+    );
+    let unsaved = message(None);
+    assert!(!unsaved.contains("has what"), "{unsaved}");
 }
 
 #[test]
@@ -103,10 +136,18 @@ fn how_a_restore_ended_is_known_also_after_a_restart() {
         Some(now)
     );
     assert_eq!(ended(Some(&record(RestorePhase::Saving)), &none, now), None);
+    // Its record is gone before everything was replaced.
+    let replacing = record(RestorePhase::Replacing);
+    assert_eq!(
+        ended(Some(&replacing), &none, now),
+        Some(Finding::Lost(published(&replacing)))
+    );
     assert_eq!(ended(None, &none, now), None);
     let restore = json!({"snapshotName": "nightly", "startedAt": "2026-11-30T12:00:00Z"});
     let begun = cluster(&json!({"restore": restore}));
     assert_eq!(completed(ended(None, &begun, now)), Some(now));
+    // That is of an earlier one.
+    assert_eq!(ended(Some(&record(RestorePhase::Saving)), &begun, now), None);
     let mut over = restore.clone();
     over["completedAt"] = "2026-11-30T12:01:00Z".into();
     assert_eq!(ended(None, &cluster(&json!({"restore": over})), now), None);
@@ -164,6 +205,23 @@ async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     assert_eq!(restores.note_none("uid"), Gone::Unknown);
 }
 
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_used_instead_is_named_also_after_a_restart() {
+    let restores = Restores::default();
+    restores.note_record("uid", record(RestorePhase::Replacing));
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
+    let condition = restores.finding("uid").unwrap().condition();
+    assert_eq!(condition.reason, "OtherSnapshotRefused");
+    // It is of this restore.
+    restores.note_none("uid");
+    restores.note_record("uid", record(RestorePhase::Saving));
+    restores.note(
+        "uid",
+        Finding::Failing(record(RestorePhase::Saving), "no answer".into()),
+    );
+    assert_eq!(restores.finding("uid").unwrap().condition().reason, "RestoreFailing");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_failed_is_not_tried_again_at_once() {
     let restores = Restores::default();
@@ -179,10 +237,15 @@ async fn what_failed_is_not_tried_again_at_once() {
     assert_eq!(restores.pause("uid", now + pause), None);
     assert_eq!(restores.finding("uid"), Some(failing));
     // Why another snapshot cannot be taken changes nothing of the pause.
-    restores.note_failing("uid", record(RestorePhase::Replacing), "not this one".into());
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
     assert_eq!(restores.pause("uid", now), Some(pause));
     let condition = restores.finding("uid").unwrap().condition();
+    assert_eq!(condition.reason, "OtherSnapshotRefused");
     assert!(condition.message.starts_with("not this one"), "{}", condition.message);
+    assert!(condition.message.contains("no answer"), "{}", condition.message);
+    restores.forget_refused("uid");
+    assert_eq!(restores.finding("uid").unwrap().condition().reason, "RestoreFailing");
+    restores.note_refused("uid", &record(RestorePhase::Replacing), "not this one".into());
     // A task that has given up says why.
     progress.set(Finding::interrupted());
     assert_eq!(restores.note_none("uid"), Gone::GivenUp);
@@ -205,4 +268,69 @@ async fn one_that_is_given_up_without_a_task_says_why() {
     assert_eq!(restores.note_none("uid"), Gone::GivenUp);
     assert_eq!(restores.finding("uid"), Some(refused));
     assert_eq!(restores.note_none("uid"), Gone::Unknown);
+}
+
+#[tokio::test]
+async fn what_a_task_could_not_record_counts_once_it_was_read() {
+    let restores = Restores::default();
+    let failing = Finding::Failing(record(RestorePhase::Replacing), "no answer".into());
+    let task = AbortOnDropHandle::new(tokio::spawn(async {}));
+    restores.keep_task("uid", task, Progress::new(failing));
+    // etcd has carried out the write that it did not answer.
+    restores.note_record("uid", record(RestorePhase::Replaced));
+    let ended = Gone::Ended(Box::new(record(RestorePhase::Replaced)));
+    assert_eq!(restores.note_none("uid"), ended);
+}
+
+#[tokio::test]
+async fn a_restore_stops_no_longer_once_nothing_runs() {
+    let restores = Restores::default();
+    let replaced = record(RestorePhase::Replaced);
+    let reason = || restores.finding("uid").unwrap().condition().reason;
+    restores.note("uid", Finding::Stopping("a pod".into()));
+    assert_eq!(reason(), "Stopping");
+    restores.note_stopped("uid", &replaced);
+    assert_eq!(reason(), "Replacing");
+    // What is known otherwise stays.
+    restores.note("uid", Finding::Failing(replaced.clone(), "no answer".into()));
+    restores.note_stopped("uid", &replaced);
+    assert_eq!(reason(), "RestoreFailing");
+}
+
+#[test]
+fn a_request_that_is_gone_was_asked_for_as_long_as_the_status_says_so() {
+    let restores = Restores::default();
+    assert!(!restores.forget_check("uid"));
+    for finding in [Finding::Waiting("nightly".into()), Finding::Checking("nightly".into())] {
+        restores.note("uid", finding);
+        assert!(restores.forget_check("uid"));
+    }
+    restores.note("uid", Finding::withdrawn());
+    assert!(!restores.forget_check("uid"));
+}
+
+#[test]
+fn the_next_restore_waits_for_the_syncer_and_for_the_history_in_etcd_but_not_for_ever() {
+    let (restores, ended_at) = (Restores::default(), Instant::now());
+    let seconds = |has_compared: bool, after: u64| {
+        let rest = restores.rest("uid", has_compared, ended_at + Duration::from_secs(after));
+        rest.map(|rest| rest.as_secs())
+    };
+    assert_eq!(seconds(false, 0), None, "there was none");
+    for (bytes, has_compared, after, expected) in [
+        (0, true, 0, None),
+        (0, false, 0, Some(300)),
+        (0, false, 299, Some(1)),
+        (0, false, 300, None),
+        (BYTES_PER_SECOND - 1, true, 0, None),
+        (100 * BYTES_PER_SECOND, true, 0, Some(100)),
+        (100 * BYTES_PER_SECOND, true, 100, None),
+        (100 * BYTES_PER_SECOND, false, 100, Some(200)),
+        (u64::MAX, true, 0, Some(300)),
+    ] {
+        restores.note_ended("uid", bytes, ended_at);
+        assert_eq!(seconds(has_compared, after), expected, "{bytes} {has_compared} {after}");
+    }
+    restores.forget("uid");
+    assert_eq!(seconds(false, 0), None);
 }

@@ -196,11 +196,15 @@ pub fn validate(
             );
         };
         if !pool.spec.modes.contains(&group.mode) {
+            let modes: Vec<String> = pool.spec.modes.iter().map(|mode| format!("{mode:?}")).collect();
             return reject(
                 "ModeNotOffered",
                 format!(
-                    "spec.nodeGroups[{}]: pool {} does not offer mode {:?}",
-                    group.name, group.pool_name, group.mode
+                    "spec.nodeGroups[{}]: pool {} does not offer mode {:?}; {}",
+                    group.name,
+                    group.pool_name,
+                    group.mode,
+                    suggest("set the mode to", "mode", &modes)
                 ),
             );
         }
@@ -316,6 +320,9 @@ mod tests {
         assert_eq!(rejection(&exposed).0, "EndpointNotOffered");
         let mut dynamic = spec(&[]);
         dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
+        let (reason, message) = rejection(&dynamic);
+        assert_eq!(reason, "ModeNotOffered");
+        assert!(message.ends_with("Dynamic; set the mode to Private"), "{message}");
         let mut available = available();
         for (pool, _) in Arc::make_mut(&mut available.pools).values_mut() {
             pool.spec.modes.push(NodeMode::Dynamic);

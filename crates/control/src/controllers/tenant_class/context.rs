@@ -1,7 +1,7 @@
 //! What the class controller works with.
 
 use super::KnownKinds;
-use crate::{runtime::ControlPlaneRuntime, stores::Stores};
+use crate::{events::EventRecorder, runtime::ControlPlaneRuntime, stores::Stores};
 use kube::Client;
 use std::sync::Arc;
 
@@ -13,8 +13,12 @@ pub struct TenantClassContext {
     pub stores: Stores,
     /// Whether Berth's admission policies are installed on the host. Without them no class gives capabilities.
     pub has_admission_policies: bool,
+    /// Whether there is an object store for snapshots.
+    pub has_snapshot_store: bool,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Which further kinds can be synced.
     pub kinds: Arc<KnownKinds>,
+    /// Writes Events.
+    pub recorder: EventRecorder,
 }

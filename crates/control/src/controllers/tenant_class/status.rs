@@ -12,11 +12,20 @@ use berth_api::{
     crd,
 };
 use jiff::Timestamp;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use kube::{
+    Resource, ResourceExt,
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
+};
 use std::{collections::BTreeSet, sync::LazyLock};
 
 /// All fields of the status.
 static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(crd::status_fields::<TenantClass>);
+
+/// The reason of Ready for a class with a schedule of snapshots, and no place for these.
+const NO_SNAPSHOT_STORE: &str = "NoSnapshotStore";
 
 /// Ready, for a class whose rules contradict each other.
 pub(super) fn invalid_rules(message: String) -> ConditionUpdate {
@@ -71,7 +80,7 @@ pub(super) async fn usability(
             READY,
             "CapabilitiesNotGiven",
             "spec.sync.pods.capabilities: Berth's admission policies are not installed, which would enforce the rest of the Pod Security \
-             level baseline; tenants run without the capabilities",
+             level baseline; tenants run without the capabilities. Set admissionPolicies.enabled=true in the values of the chart, or remove the field",
         ));
     }
     for kind in &spec.sync.kinds {
@@ -92,6 +101,14 @@ pub(super) async fn usability(
                 "spec.sync.kinds: {}.{}: {why}; tenants run without it",
                 kind.kind, kind.group
             ),
+        ));
+    }
+    if !context.has_snapshot_store && spec.snapshots.schedule.is_some() {
+        return Ok(ConditionUpdate::mark_false(
+            READY,
+            NO_SNAPSHOT_STORE,
+            "spec.snapshots.schedule: Berth has no object store for snapshots, so that no tenant of the class gets any; set snapshots.url in the values of \
+             the chart, or remove the schedule. Tenants run without snapshots",
         ));
     }
     Ok(ConditionUpdate::mark_true(READY, "Ready", "tenants can use the class"))
@@ -123,8 +140,32 @@ pub(super) async fn write(
     }
     let target = StatusTarget::of(class);
     match write_status::<TenantClass>(&context.client, target, &FIELDS, &after).await {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            if let Some(event) = find_event(&before, &after) {
+                context.recorder.publish(&event, &class.object_ref(&())).await;
+            }
+            Ok(())
+        }
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
         Err(error) => Err(TenantClassError::Status(api("write the status of a class")(error))),
     }
+}
+
+/// The Event about snapshots that are missing from now on: nothing fails, and who does not look at the class would notice it when a snapshot is needed.
+fn find_event(before: &TenantClassStatus, after: &TenantClassStatus) -> Option<Event> {
+    let without_store = |status: &TenantClassStatus| {
+        let mut conditions = status.conditions.iter();
+        let found = conditions.find(|condition| condition.type_ == READY && condition.reason == NO_SNAPSHOT_STORE);
+        found.map(|condition| condition.message.clone())
+    };
+    if without_store(before).is_some() {
+        return None;
+    }
+    Some(Event {
+        type_: EventType::Warning,
+        reason: NO_SNAPSHOT_STORE.into(),
+        note: Some(without_store(after)?),
+        action: "CheckClass".into(),
+        secondary: None,
+    })
 }

@@ -1,7 +1,10 @@
 //! The whole controller against scripted answers.
 
 use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
-use crate::testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION};
+use crate::{
+    events::EventRecorder,
+    testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
+};
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClusterSpec,
     sync_policy::{PRIORITY_STEPS, PriorityBand, SyncedKind},
@@ -28,8 +31,10 @@ impl Fixture {
             client: host.client(),
             stores,
             has_admission_policies: true,
+            has_snapshot_store: true,
             runtime: Arc::new(ScriptedRuntime::new(&script)),
             kinds: Arc::new(KnownKinds::new(host.client())),
+            recorder: EventRecorder::new(host.client()),
         };
         let fixture = Self {
             script,
@@ -231,4 +236,41 @@ async fn host_names_that_two_tenants_may_serve_are_reported() {
         );
         assert_eq!(fixture.ready()["status"], "True");
     }
+}
+
+#[tokio::test]
+async fn a_schedule_of_snapshots_without_a_store_is_reported_once() {
+    let mut fixture = Fixture::new();
+    let mut class = fixture.host.get(CLASS).unwrap();
+    class["spec"]["snapshots"] = json!({"schedule": {"cron": "0 2 * * *"}});
+    fixture.host.insert(CLASS, class);
+    fixture.context.has_snapshot_store = false;
+    fixture.settle().await;
+    let ready = fixture.ready();
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&json!("False"), &json!("NoSnapshotStore"))
+    );
+    assert!(ready["message"].to_string().contains("set snapshots.url"), "{ready}");
+    let events = |fixture: &Fixture| fixture.host.find("/events/gold.");
+    assert_eq!(events(&fixture).len(), 1);
+    assert_eq!(events(&fixture)[0]["type"], "Warning");
+    assert_eq!(events(&fixture)[0]["reason"], "NoSnapshotStore");
+    for _ in 0..3 {
+        fixture.reconcile().await.unwrap();
+    }
+    // One that comes again would count up.
+    assert!(events(&fixture)[0]["series"].is_null());
+    fixture.context.has_snapshot_store = true;
+    fixture.settle().await;
+    assert_eq!(fixture.ready()["status"], "True");
+}
+
+#[tokio::test]
+async fn without_a_schedule_no_store_is_missing() {
+    let mut fixture = Fixture::new();
+    fixture.context.has_snapshot_store = false;
+    fixture.settle().await;
+    assert_eq!(fixture.ready()["status"], "True");
+    assert!(fixture.host.find("/events/gold.").is_empty());
 }

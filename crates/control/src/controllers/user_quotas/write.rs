@@ -2,21 +2,21 @@
 
 use super::{UserQuotasContext, Writes};
 use crate::{
-    apply::is_status,
-    error::{ReconcileError, api},
+    error::ReconcileError,
+    host_pods::{HostPod, ignore_gone, pod_condition},
     user_pods::ObservedUserPod,
 };
 use berth_api::{conditions::USER_LIMIT_EXCEEDED, labels};
 use berth_quota::LimitExceeded;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
     api::{Patch, PatchParams},
     runtime::events::{Event, EventType},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Requests at the same time.
 const AT_ONCE: usize = 16;
@@ -76,8 +76,7 @@ async fn warn_pod(
 ) -> Result<(), ReconcileError> {
     let message = why.to_string();
     let is_new = pod.condition.is_none();
-    let condition = build_condition(true, EXCEEDED, &message, is_new);
-    patch_status(context, pod, condition).await?;
+    set_condition(context, pod, true, (EXCEEDED, &message), is_new).await?;
     // Once: a message that changes with the limit is in the condition.
     if is_new {
         publish(context, pod, message).await;
@@ -87,54 +86,30 @@ async fn warn_pod(
 
 /// Says on a pod that it does not wait any more.
 async fn clear_pod(context: &UserQuotasContext, pod: &ObservedUserPod) -> Result<(), ReconcileError> {
-    let condition = build_condition(false, WITHIN, "The pod is within the limits of its user.", true);
-    patch_status(context, pod, condition).await
+    let why = (WITHIN, "The pod is within the limits of its user.");
+    set_condition(context, pod, false, why, true).await
 }
 
-async fn patch_status(
+async fn set_condition(
     context: &UserQuotasContext,
     pod: &ObservedUserPod,
-    condition: Value,
+    is_true: bool,
+    why: (&str, &str),
+    flips: bool,
 ) -> Result<(), ReconcileError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    let body = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
-    let written = pods
-        .patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(&body))
-        .await;
-    ignore_gone(written, "set a condition of a pod")
+    let condition = pod_condition(USER_LIMIT_EXCEEDED, is_true, why, flips.then(Timestamp::now));
+    host_pod(pod).set_condition(&context.client, &condition).await
 }
 
-/// It is gone, or another pod has its name by now: API servers answer either that or that the UID cannot change.
-fn ignore_gone(written: kube::Result<Pod>, what: &'static str) -> Result<(), ReconcileError> {
-    match written {
-        Ok(_) => Ok(()),
-        Err(error) if [404, 409, 422].iter().any(|code| is_status(&error, *code)) => Ok(()),
-        Err(error) => Err(api(what)(error)),
+fn host_pod(pod: &ObservedUserPod) -> HostPod<'_> {
+    HostPod {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
     }
-}
-
-fn build_condition(is_true: bool, reason: &str, message: &str, flips: bool) -> Value {
-    let mut condition = json!({
-        "type": USER_LIMIT_EXCEEDED,
-        "status": if is_true { "True" } else { "False" },
-        "reason": reason,
-        "message": message,
-    });
-    if flips {
-        condition["lastTransitionTime"] = Timestamp::now().to_string().into();
-    }
-    condition
 }
 
 async fn publish(context: &UserQuotasContext, pod: &ObservedUserPod, message: String) {
-    let reference = ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Pod".into()),
-        namespace: Some(pod.namespace.clone()),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    };
     let event = Event {
         type_: EventType::Warning,
         reason: EXCEEDED.to_owned(),
@@ -142,5 +117,5 @@ async fn publish(context: &UserQuotasContext, pod: &ObservedUserPod, message: St
         action: "LimitUsers".to_owned(),
         secondary: None,
     };
-    context.recorder.publish(&event, &reference).await;
+    context.recorder.publish(&event, &host_pod(pod).reference()).await;
 }

@@ -207,13 +207,30 @@ impl ScriptedApi {
         };
         match answer {
             Ok(value) => Response::new(Body::from(value.to_string().into_bytes())),
+            Err((404, message)) => refuse_missing(&target, message),
             Err((code, message)) => refuse(code, message),
         }
     }
 }
 
 fn refuse(code: u16, message: &str) -> Response<Body> {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code});
+    answer_failure(
+        code,
+        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}),
+    )
+}
+
+/// What an API server answers if there is no such object: it names the object.
+fn refuse_missing(target: &Target, message: &str) -> Response<Body> {
+    let resource = target.collection.rsplit('/').next();
+    let details = json!({"kind": resource, "name": target.name});
+    answer_failure(
+        404,
+        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "details": details, "code": 404}),
+    )
+}
+
+fn answer_failure(code: u16, status: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(status.to_string().into_bytes()));
     *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
     response

@@ -27,6 +27,8 @@ const DENIAL: &str = "<?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatc
     </Message><AWSAccessKeyId>AKIDEXAMPLE</AWSAccessKeyId></Error>";
 /// Bytes of a snapshot.
 const SIZE: u64 = 100;
+/// Half of these.
+const HALF: usize = 50;
 
 /// A bucket at an endpoint.
 fn bucket(endpoint: &str, limits: Limits) -> Store {
@@ -137,6 +139,111 @@ async fn a_store_that_does_not_answer_is_unreachable_in_time() {
         error.to_string().contains("did not answer within 0.2 seconds"),
         "{error}"
     );
+}
+
+/// Limits with which a test waits two seconds for each request: enough for a part.
+fn short() -> Limits {
+    let soon = Duration::from_secs(2);
+    Limits {
+        connect: soon,
+        request: soon,
+        repeat: soon,
+        max_repeats: 0,
+        total: Duration::from_secs(20),
+    }
+}
+
+/// A server of uploads that answers so many requests and then takes requests and never answers. Returns the number of its connections.
+async fn serve_some_uploads(answered: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                if number < answered {
+                    take_upload(connection, Arc::default()).await;
+                } else {
+                    let _ = tokio::io::copy(&mut connection, &mut sink()).await;
+                }
+            });
+        }
+    });
+    (endpoint, connections)
+}
+
+#[tokio::test]
+async fn a_store_that_stops_answering_in_the_middle_of_an_upload_is_unreachable_in_time() {
+    // The upload is begun, gets its first part, its last one, and is completed.
+    for answered in 0..4 {
+        let (endpoint, connections) = serve_some_uploads(answered).await;
+        let store = bucket(&endpoint, short());
+        let many = entries(10, 1_000_000, 1);
+        let writing = timeout(Duration::from_secs(30), store.write(LOCATION, source(&many)));
+        let error = writing.await.unwrap().unwrap_err();
+        let WriteError::Store(error) = error else {
+            panic!("{error}");
+        };
+        assert!(matches!(error, StoreError::Unreachable(_)), "{answered}: {error}");
+        assert_without_credentials(&error);
+        assert!(connections.load(Ordering::Relaxed) > answered, "{answered}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_stops_answering_in_the_middle_of_a_download_is_unreachable_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let is_half_sent = Arc::new(AtomicBool::new(false));
+    let sent = is_half_sent.clone();
+    tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            tokio::spawn(send_half(connection, sent.clone()));
+        }
+    });
+    let written = Written {
+        objects: 1,
+        bytes: SIZE,
+        stored_bytes: SIZE,
+        checksum: String::new(),
+    };
+    let store = bucket(&endpoint, short());
+    let reading = timeout(Duration::from_secs(30), store.verify(LOCATION, &written));
+    let error = reading.await.unwrap().unwrap_err();
+    assert!(matches!(error, ReadError::Store(StoreError::Unreachable(_))), "{error}");
+    assert!(is_half_sent.load(Ordering::Relaxed), "{error}");
+}
+
+/// Says how large the object is, and sends half of it if all of it is asked for.
+async fn send_half(connection: TcpStream, is_half_sent: Arc<AtomicBool>) {
+    let mut connection = BufReader::new(connection);
+    let (mut head, mut line) = (String::new(), String::new());
+    while connection.read_line(&mut line).await.unwrap() > 2 {
+        head.push_str(&line.to_lowercase());
+        line.clear();
+    }
+    let range = head
+        .lines()
+        .find_map(|line| line.strip_prefix("range: bytes="))
+        .unwrap();
+    let is_all = range != "0-0";
+    let length = if is_all { SIZE } else { 1 };
+    let answer = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {range}/{SIZE}\r\nContent-Length: {length}\r\nETag: \"a\"\r\n\
+         Last-Modified: Mon, 30 Nov 2026 00:00:00 GMT\r\nConnection: close\r\n\r\n"
+    );
+    let half = [b'a'; HALF];
+    let body: &[u8] = if is_all { &half } else { b"a" };
+    let _ = connection.write_all(answer.as_bytes()).await;
+    let _ = connection.write_all(body).await;
+    let _ = connection.flush().await;
+    is_half_sent.fetch_or(is_all, Ordering::Relaxed);
+    // The rest never comes.
+    let _ = tokio::io::copy(&mut connection, &mut sink()).await;
 }
 
 /// A server whose answers do not end. Returns what it has sent.

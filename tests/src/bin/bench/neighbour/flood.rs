@@ -17,8 +17,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Size of the value of a large ConfigMap.
-const LARGE: usize = 1_000_000;
 /// Pause after a request without an answer: the server may be starting.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,8 +41,24 @@ impl Numbers {
     }
 }
 
-/// Creates ConfigMaps of [`LARGE`] bytes. Once it may create no more, it writes other content into those that it has.
-pub(super) async fn store(client: Client, writer: usize, numbers: Arc<Numbers>, until: Instant, tally: Arc<Tally>) {
+/// What the writers of large objects have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Large {
+    /// Bytes of a value.
+    pub(super) size: usize,
+    pub(super) numbers: Arc<Numbers>,
+    pub(super) until: Instant,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// Creates large ConfigMaps. Once it may create no more, it writes other content into those that it has.
+pub(super) async fn store(client: Client, writer: usize, large: Large) {
+    let Large {
+        size,
+        numbers,
+        until,
+        tally,
+    } = large;
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let parameters = PostParams::default();
     let (mut created, mut is_full) = (0_usize, false);
@@ -55,7 +69,7 @@ pub(super) async fn store(client: Client, writer: usize, numbers: Arc<Numbers>, 
         let name = format!("large-{writer}-{index}");
         // The same content again would not be stored.
         let mut value = number.to_string();
-        value.push_str(&"x".repeat(LARGE - value.len()));
+        value.push_str(&"x".repeat(size.saturating_sub(value.len())));
         let map = config_map(&name, value);
         let answer = if is_full {
             let answer = Answer::of(maps.replace(&name, &parameters, &map)).await;

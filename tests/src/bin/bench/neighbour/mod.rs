@@ -3,18 +3,29 @@
 
 mod flood;
 mod growth;
+mod histogram;
+mod phases;
 mod small_writes;
 mod tally;
+mod timeline;
 mod toll;
 
-use crate::report::{Report, percentile};
+use crate::{
+    report::{Report, milliseconds, percentile},
+    shares::Shares,
+};
+use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits};
+use berth_runtime::thread::Thread;
 use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
 };
-use small_writes::{Written, write_small};
+use kube::{Api, api::PostParams};
+use phases::{Moment, Sources};
+use small_writes::Written;
 use std::{
     collections::BTreeMap,
+    num::NonZero,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,11 +40,35 @@ const ALONE: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(20);
 /// The host has done all it does for a tenant once it has counted no further object of it for this long.
 const QUIET: Duration = Duration::from_secs(20);
+/// After this time the greedy tenant has written what it may write at once, and large writes have their pace.
+const AT_ONCE: Duration = Duration::from_secs(15);
 /// Concurrent requests of the greedy tenant.
 const WRITERS: usize = 8;
+/// Name of the greedy tenant's class, if it has one.
+const CLASS: &str = "bench-greedy";
 
 fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// The greedy tenant: with a class of its own if the benchmark has a setting for the limits of one.
+async fn greedy_tenant(host: &TestCluster) -> TenantCluster {
+    let mut greedy = cluster("greedy", &[]);
+    if let Ok(rate) = std::env::var("BENCH_WRITE_BYTES_PER_SECOND") {
+        let limits = TenantLimits {
+            datastore_write_bytes_per_second: rate,
+            ..TenantLimits::default()
+        };
+        let spec = TenantClassSpec {
+            limits,
+            ..TenantClassSpec::default()
+        };
+        let classes: Api<TenantClass> = Api::all(host.client.clone());
+        let class = TenantClass::new(CLASS, spec);
+        classes.create(&PostParams::default(), &class).await.unwrap();
+        greedy.spec.class_name = Some(CLASS.into());
+    }
+    greedy
 }
 
 /// How long the greedy tenant writes.
@@ -43,26 +78,27 @@ fn duration() -> Duration {
 
 pub(crate) async fn run() {
     beside_large_objects().await;
+    if std::env::var("BENCH_NEIGHBOUR").is_ok_and(|which| which == "large-objects") {
+        return;
+    }
     beside_many_objects().await;
     beside_pods_that_grow().await;
     beside_changes_of_a_label().await;
 }
 
-/// The greedy tenant writes ConfigMaps of 1 MB.
+/// The greedy tenant writes ConfigMaps of 1 MB, or of another size.
 async fn beside_large_objects() {
     let scene = Scene::start().await;
     let begun = scene.begin().await;
-    let until = Instant::now() + duration();
-    let writes = flood::Numbers::below(number("BENCH_WRITES", 20_000));
+    let large = flood::Large {
+        size: number("BENCH_BYTES", 1_000_000),
+        numbers: flood::Numbers::below(number("BENCH_WRITES", 20_000)),
+        until: Instant::now() + duration(),
+        tally: Arc::clone(&begun.tally),
+    };
     let mut writers = JoinSet::new();
-    for writer in 0..WRITERS {
-        writers.spawn(flood::store(
-            scene.greedy.client.clone(),
-            writer,
-            Arc::clone(&writes),
-            until,
-            Arc::clone(&begun.tally),
-        ));
+    for writer in 0..number("BENCH_WRITERS", WRITERS) {
+        writers.spawn(flood::store(scene.greedy.client.clone(), writer, large.clone()));
     }
     writers.join_all().await;
     let report = Report::new("neighbour-of-large-objects");
@@ -124,6 +160,9 @@ async fn beside_changes_of_a_label() {
 
 /// Two tenants.
 struct Scene {
+    /// Equal shares of the processors, if the servers have them.
+    shares: Option<Shares>,
+    sources: Sources,
     host: TestCluster,
     greedy: Tenant,
     neighbour: Tenant,
@@ -132,7 +171,9 @@ struct Scene {
 /// What is known, and what goes on, when the greedy tenant begins.
 struct Begun {
     alone: Written,
-    beside: tokio::task::JoinHandle<Written>,
+    beside: Thread<Written>,
+    /// At the beginning of both phases.
+    moments: [Moment; 2],
     toll: tokio::task::JoinHandle<Toll>,
     tally: Arc<Tally>,
     stop: CancellationToken,
@@ -141,11 +182,20 @@ struct Begun {
 impl Scene {
     /// A host of its own with two tenants: what is left of one measurement must not be in the next.
     async fn start() -> Self {
-        let host = TestCluster::start("h100=1,cpu=1").await;
-        let greedy = Tenant::create(&host, "bench-greedy", &cluster("greedy", &[])).await;
+        let host = TestCluster::start_with("h100=1,cpu=1", |config| {
+            config.fsync = std::env::var_os("BENCH_FSYNC").is_some();
+            let flags = std::env::var("BENCH_DATASTORE_FLAGS").unwrap_or_default();
+            config.datastore_flags = flags.split_whitespace().map(str::to_owned).collect();
+        })
+        .await;
+        let greedy = Tenant::create(&host, "bench-greedy", &greedy_tenant(&host).await).await;
         let neighbour = Tenant::create(&host, "bench-neighbour", &cluster("neighbour", &[])).await;
+        let are_wanted = std::env::var("BENCH_SHARES").is_ok_and(|shares| shares == "tenants");
+        let shares = are_wanted.then(|| Shares::by_tenant(&host));
         tokio::time::sleep(SETTLE).await;
         Self {
+            shares,
+            sources: Sources::of(&host, &greedy, &neighbour).await,
             host,
             greedy,
             neighbour,
@@ -154,16 +204,21 @@ impl Scene {
 
     /// Measures the neighbour alone, and goes on measuring.
     async fn begin(&self) -> Begun {
-        let client = &self.neighbour.client;
+        let write = |prefix, stop: &CancellationToken| {
+            small_writes::start(self.neighbour.kubeconfig.clone(), prefix, stop.clone())
+        };
         let stop = CancellationToken::new();
-        let alone = tokio::spawn(write_small(client.clone(), "alone-", stop.clone()));
+        let first = self.sources.now(&self.host).await;
+        let mut alone = write("alone-", &stop);
         tokio::time::sleep(ALONE).await;
         stop.cancel();
-        let alone = alone.await.unwrap();
+        let alone = alone.ended().await.unwrap();
         let stop = CancellationToken::new();
+        let second = self.sources.now(&self.host).await;
         Begun {
             alone,
-            beside: tokio::spawn(write_small(client.clone(), "beside-", stop.clone())),
+            beside: write("beside-", &stop),
+            moments: [first, second],
             toll: tokio::spawn(toll::follow(toll::Places::of(&self.host, &self.greedy), stop.clone())),
             tally: Arc::new(Tally::begin()),
             stop,
@@ -186,12 +241,21 @@ impl Scene {
     }
 
     /// Ends the measurements and reports. The tenants end with their host.
-    async fn finish(self, begun: Begun, mut report: Report) {
+    async fn finish(self, mut begun: Begun, mut report: Report) {
         begun.stop.cancel();
-        let beside = begun.beside.await.unwrap();
+        let beside = begun.beside.ended().await.unwrap();
+        let third = self.sources.now(&self.host).await;
         let toll = begun.toll.await.unwrap();
         add_delays(&mut report, &begun.alone, &beside);
         begun.tally.add_to(&mut report);
+        add_times(&mut report, &begun.tally, &beside);
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let [first, second] = &begun.moments;
+        second.add_since(first, "alone", processors, &mut report);
+        third.add_since(second, "beside", processors, &mut report);
+        if let Some(shares) = &self.shares {
+            report.note(shares.describe());
+        }
         match Limits::read(&self.host, &self.greedy).await {
             Ok(limits) => limits.add_to(&mut report),
             Err(error) => report.note(format!("the host does not say what it counts: {error}")),
@@ -201,20 +265,50 @@ impl Scene {
     }
 }
 
+/// When the neighbour's writes were slow, and whether that was while the servers worked on a write of the greedy tenant.
+fn add_times(report: &mut Report, tally: &Tally, beside: &Written) {
+    let answers = tally.answers();
+    let later: Vec<f64> = beside
+        .accepted
+        .iter()
+        .filter(|write| write.at >= tally.begun() + AT_ONCE)
+        .map(|write| milliseconds(write.took))
+        .collect();
+    for percent in [50.0, 99.0] {
+        let what = format!(
+            "neighbour's writes beside, without the first {} s, p{percent}",
+            AT_ONCE.as_secs()
+        );
+        report.add(what, percentile(&later, percent), "ms");
+    }
+    let (during, others) = timeline::split(&beside.accepted, &answers);
+    for (when, delays) in [("during", during), ("not during", others)] {
+        let what = format!("neighbour's writes {when} an accepted one of the greedy tenant");
+        #[allow(clippy::cast_precision_loss)]
+        report.add(format!("{what}, count"), delays.len() as f64, "");
+        for percent in [50.0, 90.0, 99.0] {
+            report.add(format!("{what}, p{percent}"), percentile(&delays, percent), "ms");
+        }
+    }
+    for line in timeline::lines(tally.begun(), &beside.accepted, &answers) {
+        report.note(line);
+    }
+}
+
 fn add_delays(report: &mut Report, alone: &Written, beside: &Written) {
     for (when, written) in [("alone", alone), ("beside", beside)] {
         for percent in [50.0, 99.0, 100.0] {
             let what = format!("neighbour's writes {when}, p{percent}");
-            report.add(what, percentile(&written.delays, percent), "ms");
+            report.add(what, percentile(&written.delays(), percent), "ms");
         }
         #[allow(clippy::cast_precision_loss)]
         report.add(
             format!("neighbour's writes {when}, accepted"),
-            written.delays.len() as f64,
+            written.accepted.len() as f64,
             "",
         );
     }
-    let p99 = |written: &Written| percentile(&written.delays, 99.0);
+    let p99 = |written: &Written| percentile(&written.delays(), 99.0);
     report.add("neighbour's p99, beside / alone (goal 2)", p99(beside) / p99(alone), "");
     let failed = |errors: &BTreeMap<String, u32>| errors.values().sum::<u32>();
     for (when, written) in [("alone", alone), ("beside", beside)] {

@@ -64,6 +64,8 @@ struct Refusal {
 #[derive(Debug, Default)]
 struct Counts {
     answers: BTreeMap<(&'static str, String), u32>,
+    /// When each request was answered, in this order, and what.
+    at: Vec<(Instant, String)>,
     refusals: BTreeMap<&'static str, Refusal>,
 }
 
@@ -99,7 +101,18 @@ impl Tally {
                 message: message.clone(),
             });
         }
+        counts.at.push((Instant::now(), answer.to_string()));
         *counts.answers.entry((what, answer.to_string())).or_default() += 1;
+    }
+
+    /// When counting began.
+    pub(super) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// When each request was answered, in this order, and what.
+    pub(super) fn answers(&self) -> Vec<(Instant, String)> {
+        self.counts().at.clone()
     }
 
     /// Adds the counts to a report, and which requests were refused from when on.

@@ -76,6 +76,20 @@ pub(super) async fn record_restored(tenant: &Tenant, stored: &[u8]) -> Result<()
     }
 }
 
+/// Whether the datastore has the database that the host has a record of, as after a restore. One that cannot be read may be it.
+///
+/// # Errors
+/// The datastore or the host refuses or does not answer.
+pub(super) async fn has_recorded(context: &TenantContext, tenant: &Tenant) -> Result<bool, ReconcileError> {
+    let stored = context.datastore.read_key(&tenant.id, stored_namespace::PATH).await?;
+    let Some(stored) = stored else { return Ok(false) };
+    let Some(uid) = stored_namespace::uid(&stored) else {
+        return Ok(true);
+    };
+    let recorded = load(context, tenant).await?;
+    Ok(recorded.is_none_or(|recorded| recorded == uid))
+}
+
 /// Keeps the API server of a tenant from what is stored, and ends it. What fails here is tried again with the next reconcile, which comes to the same.
 async fn shut_out(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) {
     let slug = tenant.id.slug();
@@ -151,7 +165,7 @@ fn describe_replaced(tenant: &Tenant, is_other: bool) -> ReconcileError {
         reason: "DatastoreReplaced",
         message: format!(
             "{found}. Its control plane is stopped, so that nothing of it is deleted on the host; its pods run on. Restore the datastore \
-             from a backup. To go on with what is stored now, delete ConfigMap {namespace}/{RECORD} of the host: then everything on the \
+             from a backup, or set the tenant back to one of its snapshots. To go on with what is stored now, delete ConfigMap {namespace}/{RECORD} of the host: then everything on the \
              host that is not stored is deleted, with the volumes whose reclaim policy is Delete"
         ),
     }

@@ -35,8 +35,8 @@ const POLL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(10);
 /// Pause before objects are rewritten again that the tenant's API server has refused.
 const REFUSED: Duration = Duration::from_mins(1);
-/// Time to look whether every stored object can be read: thousands of pages of etcd, in turns with other tenants. For a tenant with more, the look goes
-/// on in the next reconcile.
+/// Time to look whether every stored object can be read: some hundred thousand objects, in turns with other tenants. For a tenant with more, the look goes on
+/// in the next reconcile.
 const CHECK_LIMIT: Duration = Duration::from_secs(30);
 /// The resource of which objects may be encrypted although nobody knows that they are: every earlier list had it by default.
 const SECRETS: &str = "secrets";
@@ -181,7 +181,9 @@ async fn find_unreadable(
         let mut after = begun.map(|place| place.after.clone());
         loop {
             // All tenants may be started at the same time, and one with many objects must not keep the others waiting.
-            let mut page = rewrite::read_page(context, tenant, &folder, after.as_deref()).await?;
+            let mut is_unreadable = |head: &[u8]| !encryption.can_read(head);
+            let page = rewrite::read_page(context, tenant, &folder, after.as_deref(), &mut is_unreadable);
+            let mut page = page.await?;
             if let Some((_, head)) = page.heads.iter().find(|(_, head)| !encryption.can_read(head)) {
                 tenant.memory.readable().forget_place();
                 return Ok(Some(describe_missing_key(tenant, resource, &describe_key(head))));

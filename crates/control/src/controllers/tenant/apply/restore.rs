@@ -17,7 +17,7 @@
 use super::{
     super::{
         context::TenantContext,
-        own_endpoints,
+        enforcement, own_endpoints,
         restore::{Finding, Gone, Refusal, ended},
         target::Tenant,
     },
@@ -35,7 +35,7 @@ use crate::{
     metrics::ResultLabels,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use berth_api::{EncryptionPhase, NetworkLimits};
+use berth_api::{EncryptionPhase, NetworkLimits, RestoreStatus};
 use berth_snapshots::Entry;
 use kube::ResourceExt;
 use std::time::Duration;
@@ -84,32 +84,62 @@ async fn follow(
     if let Some(stored) = stored {
         return go_on(context, accepted, authorities, network, &stored).await;
     }
-    let now = context.clock.now();
     match restores.note_none(&uid) {
         Gone::Unknown => {
-            if restores.finding(&uid).is_none()
-                && let Some(finding) = ended(None, &tenant.cluster, now)
-            {
-                restores.note(&uid, finding);
+            if restores.finding(&uid).is_none() {
+                note_end(context, tenant, None).await?;
             }
-            consider(context, accepted, authorities, network).await
+            return consider(context, accepted, authorities, network).await;
         }
-        gone => {
-            if let Gone::Ended(record) = gone {
-                let finding = ended(Some(&record), &tenant.cluster, now).unwrap_or_else(Finding::interrupted);
-                restores.note(&uid, finding);
-            }
-            if let Some(finding) = restores.finding(&uid) {
-                count(context, &finding);
-            }
-            // All that is remembered of it is from before.
-            context.tenants.renew(&uid, &context.client);
-            context.queue.add(tenant.key());
-            Err(blocked(
-                "what the tenant stores is as in the snapshot; its control plane is started again".into(),
-            ))
-        }
+        Gone::Ended(record) => note_end(context, tenant, Some(&record)).await?,
+        // Nothing was written.
+        Gone::GivenUp => restores.note_ended(&uid, 0, Instant::now()),
     }
+    if let Some(finding) = restores.finding(&uid) {
+        count(context, &finding);
+    }
+    // All that is remembered of it is from before.
+    context.tenants.renew(&uid, &context.client);
+    context.queue.add(tenant.key());
+    Err(blocked(describe(context, &uid)))
+}
+
+/// Notes how a restore ended of which there is no record any more. `known` is the last one, if this process knows it.
+///
+/// # Errors
+/// The datastore or the host refuses or does not answer: it is found out with the next reconcile.
+async fn note_end(
+    context: &TenantContext,
+    tenant: &Tenant,
+    known: Option<&RestoreRecord>,
+) -> Result<(), ReconcileError> {
+    let (uid, restores) = (uid(tenant), context.tenants.restores());
+    let finding = match ended(known, &tenant.cluster, context.clock.now()) {
+        Some(Finding::Done(status)) => match datastore_identity::has_recorded(context, tenant).await {
+            Ok(true) => Finding::Done(status),
+            Ok(false) => Finding::Lost(RestoreStatus {
+                completed_at: None,
+                ..status
+            }),
+            Err(error) => {
+                if let Some(record) = known {
+                    restores.note_record(&uid, record.clone());
+                }
+                return Err(error);
+            }
+        },
+        Some(finding) => finding,
+        None if known.is_some() => Finding::interrupted(),
+        None => return Ok(()),
+    };
+    // After one that was lost nothing of the tenant runs, and one of which this process knows nothing has stopped nothing.
+    if known.is_some() && !matches!(finding, Finding::Lost(_)) || matches!(finding, Finding::Done(_)) {
+        let has_written = |record: &&RestoreRecord| record.phase != RestorePhase::Saving;
+        let bytes = known.filter(has_written).map_or(0, |record| record.bytes);
+        restores.note_ended(&uid, bytes, Instant::now());
+    }
+    restores.note(&uid, finding);
+    Ok(())
 }
 
 fn uid(tenant: &Tenant) -> String {
@@ -138,12 +168,19 @@ async fn consider(
 ) -> Result<(), ReconcileError> {
     let tenant = &accepted.tenant;
     let (uid, restores) = (uid(tenant), context.tenants.restores());
-    let (Some(name), Some(authorities)) = (tenant.cluster.requested_restore(), authorities) else {
+    let Some(name) = tenant.cluster.requested_restore() else {
         if restores.forget_check(&uid) {
             restores.note(&uid, Finding::withdrawn());
         }
         return Ok(());
     };
+    // The reconcile fails for the same reason, and is tried again.
+    let Some(authorities) = authorities else { return Ok(()) };
+    if let Some(pause) = rest(context, accepted) {
+        context.queue.add_after(tenant.key(), pause);
+        restores.note(&uid, Finding::Waiting(name.to_owned()));
+        return Ok(());
+    }
     match compare(context, accepted, authorities, name).await {
         Compared::Waits => Ok(()),
         Compared::Begun => {
@@ -166,6 +203,18 @@ async fn consider(
             begin(context, accepted, authorities, network, source.record(saved_as, now)).await
         }
     }
+}
+
+/// How long the next restore waits at most after one that has ended. Each stops the syncer: who asks again and again would keep it from ever taking away from
+/// the host what the class allows no more, and would fill etcd with the history of what was replaced. docs/adr/0066 says more.
+fn rest(context: &TenantContext, accepted: &Accepted) -> Option<Duration> {
+    let tenant = &accepted.tenant;
+    let rules = enforcement::rules_hash(&accepted.settings.sync);
+    let has_compared = tenant.memory.follows(&rules);
+    context
+        .tenants
+        .restores()
+        .rest(&uid(tenant), has_compared, Instant::now())
 }
 
 /// Takes the request back, records that the restore has begun, and goes on with it. A control that is killed between the two has changed nothing: somebody
@@ -231,6 +280,7 @@ async fn go_on(
         return Err(blocked(describe(context, &uid)));
     }
     stop(context, tenant, network).await?;
+    restores.note_stopped(&uid, &record);
     if record.phase == RestorePhase::Replaced {
         return end(context, tenant, authorities, &record, stored.revision).await;
     }
@@ -271,11 +321,18 @@ async fn follow_request(
         return Ok(false);
     }
     let source = match compare(context, accepted, authorities, name).await {
-        Compared::Waits | Compared::Begun => return Ok(true),
-        Compared::Refused(Refusal { reason: _, message }) => {
-            let why = format!("the TenantSnapshot {name} cannot be used instead: {message}");
-            withdraw(context, tenant, name).await;
-            restores.note_failing(&uid, record.clone(), why);
+        Compared::Waits => return Ok(true),
+        Compared::Begun => {
+            restores.forget_refused(&uid);
+            return Ok(true);
+        }
+        Compared::Refused(Refusal { reason, message }) => {
+            let refused = format!("the TenantSnapshot {name} cannot be used instead ({reason}): {message}");
+            let is_withdrawn = withdraw(context, tenant, name).await;
+            restores.note_refused(&uid, record, refused);
+            if let Some(finding) = restores.finding(&uid).filter(|_| is_withdrawn) {
+                count(context, &finding);
+            }
             // For the condition to say so.
             return Ok(true);
         }
@@ -352,11 +409,13 @@ async fn stop(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits)
     if let Err(error) = closed.result {
         tracing::warn!(tenant = tenant.id.slug(), %error, "cannot delete the endpoints of a tenant that is set back to a snapshot");
     }
-    if let Err(error) = &stopped {
+    stopped.map_err(|error| {
+        // The datastore is as it should be: it is the restore that waits.
         let finding = Finding::Stopping(error.to_string());
+        let message = finding.condition().message;
         context.tenants.restores().note(&uid(tenant), finding);
-    }
-    stopped
+        blocked(message)
+    })
 }
 
 /// Says on the host which database the tenant has now, lets its objects be rewritten that are not encrypted as its class says, and ends the restore.

@@ -73,17 +73,7 @@ pub(super) fn check(facts: &RestoreFacts<'_>) -> Result<Written, Refusal> {
         );
     }
     check_version(facts, status.version.as_deref())?;
-    let missing = { status.encryption_keys.iter() }.find(|key| !facts.keys.contains(*key));
-    if let Some(missing) = missing {
-        return refuse(
-            "EncryptionKeyMissing",
-            format!(
-                "the TenantSnapshot {name} has objects that are encrypted with the key {missing}, and Secret {}/pki of the host does not have this key any \
-                 more. Add it from a backup of the Secret",
-                facts.namespace
-            ),
-        );
-    }
+    check_keys(facts, &status.encryption_keys)?;
     check_room(facts.database, written.bytes)?;
     Ok(written)
 }
@@ -95,6 +85,27 @@ pub(super) fn no_store() -> Refusal {
         message: "Berth has no object store for snapshots; the platform sets snapshots.url in the values of the chart"
             .into(),
     }
+}
+
+/// An API server without a key cannot read what is encrypted with it, and could not be started again after the restore.
+fn check_keys(facts: &RestoreFacts<'_>, needed: &[String]) -> Result<(), Refusal> {
+    let missing: Vec<&str> = { needed.iter() }
+        .filter(|key| !facts.keys.contains(*key))
+        .map(String::as_str)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    refuse(
+        "EncryptionKeyMissing",
+        format!(
+            "the TenantSnapshot {} has objects that are encrypted with keys that Secret {}/pki of the host does not have any more: {}. Add these entries from a \
+             backup of the Secret while control does not run, with this request set, or use a snapshot from after the last change of the key",
+            facts.name,
+            facts.namespace,
+            missing.join(", ")
+        ),
+    )
 }
 
 /// An API server reads what one of the same minor version has stored, and what one of the version before has.
@@ -261,6 +272,30 @@ mod tests {
             facts.keys = Box::leak(Box::new(keys.clone()));
         });
         assert_eq!(refused, Err("EncryptionKeyMissing"));
+        // All that are missing are named, and no other.
+        let both = snapshot(|object| {
+            object["status"]["encryptionKeys"] = json!([KEY, "encryption-key-b", "encryption-key-c"]);
+        });
+        let facts = RestoreFacts {
+            tenant: "vision",
+            uid: "6f2c",
+            version: "v1.37.1",
+            keys: &keys,
+            has_store: true,
+            name: "nightly",
+            snapshot: Some(&both),
+            database: &DatabaseState {
+                quota: None,
+                bytes_in_use: 0,
+                revision: 1,
+            },
+            namespace: "berth-vision-cp",
+        };
+        let message = check(&facts).unwrap_err().message;
+        assert!(
+            message.contains(&format!("any more: {KEY}, encryption-key-c. ")),
+            "{message}"
+        );
         let plain = snapshot(|object| object["status"]["encryptionKeys"] = json!([]));
         assert_eq!(checked(Some(&plain), |_| ()), Ok(5));
     }

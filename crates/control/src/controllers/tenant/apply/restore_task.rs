@@ -19,7 +19,7 @@ use crate::{
     stores::Stores,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use berth_api::{SnapshotTrigger, TenantSnapshot, names::TenantId};
+use berth_api::{SnapshotTrigger, TenantSnapshot, labels, names::TenantId};
 use berth_runtime::queue::Queue;
 use berth_snapshots::Store;
 use kube::{
@@ -277,6 +277,10 @@ impl RestoreTask {
 fn not_saved(why: &str) -> TaskError {
     TaskError::GiveUp(Refusal {
         reason: "NotSaved",
-        message: format!("no snapshot could be taken of what the tenant stores now: {why}"),
+        message: format!(
+            "no snapshot could be taken of what the tenant stores now: {why}. To lose it, ask with the annotation {}={}",
+            labels::RESTORE_WITHOUT_SAVING,
+            labels::RESTORE_WITHOUT_SAVING_WANTED
+        ),
     })
 }

@@ -9,10 +9,11 @@ use super::super::{context::TenantContext, rewriting::Rewriting, target::Tenant}
 use crate::{
     apply::optional,
     control_plane::{Encryption, encryption::folder},
-    datastore::HeadPage,
+    datastore::{HeadPage, IsEnough},
     error::{ReconcileError, api},
     tenant_errors::message,
 };
+use berth_runtime::locks::lock;
 use futures::future::join_all;
 use http::StatusCode;
 use http_body_util::{BodyExt, Collected, Limited};
@@ -24,23 +25,27 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 /// Objects that are rewritten in a pass: with the pause after it some dozens in a second, so that others are served meanwhile.
 const MOST_REWRITTEN: u64 = 64;
+/// Objects that are rewritten at the same time.
+const REWRITTEN_AT_ONCE: usize = 8;
 /// Time after which a pass reads no further page.
 const READING: Duration = Duration::from_secs(5);
 /// Time for a pass. A webhook may take 30 s. It is less if the reconcile has waited for the tenant for long before.
 const LIMIT: Duration = Duration::from_secs(32);
 /// How long before the end of a pass objects are given up that are not answered: what follows them has its turn in the next pass.
 const MARGIN: Duration = Duration::from_millis(250);
-/// Bytes of an answer that are read. The objects of a page are answered at the same time, and a server of the tenant's own answers as it likes.
+/// Bytes of an answer that are read. Some objects are answered at the same time, and a server of the tenant's own answers as it likes.
 const MAX_ANSWER: usize = 64 << 10;
 /// Why an object was given up.
 const NOT_ANSWERED: &str = "no answer in time";
 /// The same of one whose definition is gone.
 const NOT_SERVED: &str = "no CustomResourceDefinition of the tenant serves it";
+/// The same of one for which nothing answers, although the definition is there.
+const NOT_FOUND: &str = "the API server does not serve it: its CustomResourceDefinition may have names that another one has, or another scope than when it was stored";
 /// Where the tenant's CustomResourceDefinitions are.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -63,14 +68,13 @@ pub(super) async fn rewrite(
     encryption: &Encryption,
     client: &Client,
 ) -> Result<Rewritten, ReconcileError> {
-    let lock = || tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut progress = lock().clone();
+    let mut progress = lock(&tenant.memory.rewriting).clone();
     let time = tenant.slot.shorten(LIMIT);
     let until = Instant::now() + time.saturating_sub(MARGIN);
     let pass = run_pass(context, tenant, encryption, client, until, &mut progress);
     let ended = tenant.slot.lend(time, Box::pin(pass)).await;
     let message = progress.describe();
-    *lock() = progress;
+    *lock(&tenant.memory.rewriting) = progress;
     match ended {
         None => Ok(Rewritten::Part(format!(
             "{message}; etcd or the tenant's API server is slow"
@@ -83,20 +87,17 @@ pub(super) async fn rewrite(
 
 /// Whether the last round has come no further, because the tenant's API server does not store again what is left.
 pub(super) fn is_refused(tenant: &Tenant) -> bool {
-    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.is_refused()
+    lock(&tenant.memory.rewriting).is_refused()
 }
 
 /// Whether the next pass waits for longer than others, because it would come no further.
 pub(super) fn is_in_vain(tenant: &Tenant) -> bool {
-    let progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.is_in_vain()
+    lock(&tenant.memory.rewriting).is_in_vain()
 }
 
 /// Notes that an API server may run that writes otherwise: what the round that is under way has seen may be stored otherwise by now.
 pub(super) fn note_other_api_server(tenant: &Tenant) {
-    let mut progress = tenant.memory.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
-    progress.interrupt();
+    lock(&tenant.memory.rewriting).interrupt();
 }
 
 /// Whether the last round has ended in this pass. Objects that are not answered are given up at `until`.
@@ -119,29 +120,43 @@ async fn run_pass(
         if begun.elapsed() >= READING || Instant::now() >= until || progress.found() >= most {
             return Ok(false);
         }
-        let mut page = read_page(context, tenant, &folder(resource), progress.after.as_deref()).await?;
-        // API servers name objects by texts. Of what else is there, none answers that it is stored.
-        let others: Vec<String> = page
-            .heads
-            .iter()
-            .filter(|(_, head)| !encryption.is_current(resource, head))
-            .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
-            .collect();
-        if !others.is_empty() {
-            let kind = kinds.find(client, resource, until).await;
-            rewrite_objects(client, (resource, kind), &others, until, progress).await?;
-        }
-        match page.heads.pop() {
-            Some((name, _)) if page.has_more => progress.after = Some(name),
-            _ => {
-                progress.resource += 1;
-                progress.after = None;
+        let mut found = progress.found();
+        let mut is_enough = |head: &[u8]| {
+            found += u64::from(!encryption.is_current(resource, head));
+            found >= most
+        };
+        let folder = folder(resource);
+        let page = read_page(context, tenant, &folder, progress.after.as_deref(), &mut is_enough).await?;
+        let is_last = !page.has_more || page.heads.is_empty();
+        for heads in page.heads.chunks(REWRITTEN_AT_ONCE) {
+            let others = names_of_others(heads, encryption, resource);
+            if !others.is_empty() {
+                if Instant::now() >= until || progress.found() >= most {
+                    return Ok(false);
+                }
+                let kind = kinds.find(client, resource, until).await;
+                rewrite_objects(client, (resource, kind), &others, until, progress).await?;
             }
+            progress.after = heads.last().map(|(name, _)| name.clone());
+        }
+        if is_last {
+            progress.resource += 1;
+            progress.after = None;
         }
     }
 }
 
-/// A page of what etcd has of a tenant. One at a time is read, over all tenants, which take turns: a page has up to 12 MiB.
+/// The names of those that are stored otherwise than the encryption says. API servers name objects by texts. Of what else is there, none answers that it is
+/// stored.
+fn names_of_others(heads: &[(Vec<u8>, Vec<u8>)], encryption: &Encryption, resource: &str) -> Vec<String> {
+    let others = heads.iter().filter(|(_, head)| !encryption.is_current(resource, head));
+    others
+        .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+        .collect()
+}
+
+/// A page of what etcd has of a tenant. One at a time is read, over all tenants, which take turns: a page takes up to 16 MiB of memory, and half a second if
+/// etcd is not slow.
 ///
 /// # Errors
 /// The datastore refuses or does not answer.
@@ -150,13 +165,17 @@ pub(super) async fn read_page(
     tenant: &Tenant,
     folder: &str,
     after: Option<&[u8]>,
+    is_enough: &mut IsEnough<'_>,
 ) -> Result<HeadPage, ReconcileError> {
     let _turn = context.tenants.head_reading.lock().await;
-    Ok(context.datastore.read_heads(&tenant.id, folder, after).await?)
+    Ok(context
+        .datastore
+        .read_heads(&tenant.id, folder, after, is_enough)
+        .await?)
 }
 
-/// Rewrites the objects of a resource, by their keys below its folder: all of a page at the same time, so that one that is not answered keeps no
-/// other one back. What is refused is noted if the page is done with: otherwise it is looked at again.
+/// Rewrites objects of a resource, by their keys below its folder: all of these at the same time, so that one that is not answered keeps no other one
+/// back. What is refused is noted if all are done with: otherwise they are looked at again.
 async fn rewrite_objects(
     client: &Client,
     (resource, kind): (&str, Result<ApiResource, String>),
@@ -201,7 +220,8 @@ async fn rewrite_objects(
     Ok(())
 }
 
-/// Lets the API server store an object again. That it is gone is no error. What it says of the object is not looked at.
+/// Lets the API server store an object again. That it is gone is no error, but that there is no such resource or namespace is: the object is still
+/// stored then. What it says of the object is not looked at.
 async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube::Result<()> {
     let (objects, name): (Api<DynamicObject>, &str) = match key.rsplit_once('/') {
         Some((namespace, name)) => (Api::namespaced_with(client.clone(), namespace, kind), name),
@@ -214,14 +234,21 @@ async fn rewrite_object(client: &Client, kind: &ApiResource, key: &str) -> kube:
     let code = answer.status();
     // Also if nobody looks at it: the connection serves the next request then.
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    if code.is_success() || code == StatusCode::NOT_FOUND {
+    if code.is_success() {
         return Ok(());
     }
     let body = body.map(Collected::to_bytes).unwrap_or_default();
-    let status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
+    let mut status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(&body);
         Status::failure(text.trim(), "Unknown").with_code(code.as_u16())
     });
+    if code == StatusCode::NOT_FOUND {
+        let details = status.details.as_ref();
+        if details.is_some_and(|details| details.name == name && details.kind == kind.plural) {
+            return Ok(());
+        }
+        status.message = format!("{NOT_FOUND} ({})", status.message);
+    }
     Err(kube::Error::Api(status.boxed()))
 }
 
@@ -329,11 +356,30 @@ mod tests {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": 403});
         for (code, body, expected) in [
             (200, b"no object".to_vec(), Ok(())),
-            (404, status.to_string().into_bytes(), Ok(())),
             (403, status.to_string().into_bytes(), Err((403, "no".to_owned()))),
             (503, b" later\n".to_vec(), Err((503, "later".to_owned()))),
         ] {
             assert_eq!(rewritten(code, body).await, expected, "{code}");
+        }
+    }
+
+    /// The next round does not find an object that is gone, and it would find all others again.
+    #[tokio::test]
+    async fn only_an_object_that_is_gone_itself_need_not_be_rewritten() {
+        let missing = |kind: &str, name: &str| {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                "message": format!("{kind} {name:?} not found"), "details": {"kind": kind, "name": name}});
+            status.to_string().into_bytes()
+        };
+        assert_eq!(rewritten(404, missing("secrets", "a")).await, Ok(()));
+        for body in [
+            b"404 page not found\n".to_vec(),
+            missing("namespaces", "team"),
+            missing("namespaces", "a"),
+            Vec::new(),
+        ] {
+            let (code, message) = rewritten(404, body).await.unwrap_err();
+            assert!(code == 404 && message.starts_with(NOT_FOUND), "{message}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     control_plane::{Endpoint, HostInput},
     controllers::{schedule_policy::Schedules, tenant_class::KnownKinds},
-    datastore::{DatastoreError, HeadPage, KeyRange, SizePage, TenantDatastore},
+    datastore::{DatastoreError, HeadPage, IsEnough, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     metrics::SleepMetrics,
     network::{AdministrativeTier, NetworkConfig},
@@ -33,7 +33,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -85,6 +85,8 @@ pub(super) struct Stored {
     pub(super) contents: MemoryContents,
     /// Seconds that it takes to read how a page of them is stored.
     pub(super) head_seconds: Arc<AtomicU64>,
+    /// How many of them are in a page; 0 is one.
+    pub(super) heads_at_once: Arc<AtomicUsize>,
 }
 
 impl Fixture {
@@ -375,8 +377,14 @@ impl TenantDatastore for ScriptedDatastore {
         Ok(self.stored.values.lock().unwrap().get(path).cloned())
     }
 
-    /// One key at a time.
-    async fn read_heads(&self, _: &TenantId, folder: &str, after: Option<&[u8]>) -> Result<HeadPage, DatastoreError> {
+    /// One key at a time, or as many as the test says.
+    async fn read_heads(
+        &self,
+        _: &TenantId,
+        folder: &str,
+        after: Option<&[u8]>,
+        is_enough: &mut IsEnough<'_>,
+    ) -> Result<HeadPage, DatastoreError> {
         self.call(&format!("read {folder}"))?;
         let seconds = self.stored.head_seconds.load(Ordering::SeqCst);
         if seconds > 0 {
@@ -389,7 +397,15 @@ impl TenantDatastore for ScriptedDatastore {
                 .is_none_or(|after| name.as_bytes() > after)
                 .then(|| (name.as_bytes().to_vec(), value.clone()))
         });
-        let heads = inside.next().into_iter().collect();
+        let most = self.stored.heads_at_once.load(Ordering::SeqCst).max(1);
+        let mut heads = Vec::new();
+        for (name, head) in inside.by_ref() {
+            let is_last = is_enough(&head);
+            heads.push((name, head));
+            if is_last || heads.len() >= most {
+                break;
+            }
+        }
         Ok(HeadPage {
             heads,
             has_more: inside.next().is_some(),

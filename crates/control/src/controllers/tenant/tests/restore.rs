@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 pub(super) const SNAPSHOTS: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantsnapshots";
-pub(super) const LOCATION: &str = "team/vision/77aa";
+pub(super) const LOCATION: &str = "team/vision/77aa-1";
 /// Enough reconciles for a restore, also if it is interrupted.
 const MAX_RECONCILES: usize = 60;
 
@@ -75,7 +75,8 @@ impl Case {
 
     /// Stores a snapshot with these objects, and its object.
     pub(super) async fn insert_snapshot(&self, name: &str, location: &str, objects: BTreeMap<String, String>) {
-        let uid = location.rsplit('/').next().unwrap();
+        // That of its first attempt.
+        let uid = location.rsplit('/').next().unwrap().strip_suffix("-1").unwrap();
         let entries = objects.into_iter().map(|(key, value)| {
             Ok::<_, Infallible>(Entry {
                 key: key.into_bytes(),
@@ -87,7 +88,7 @@ impl Case {
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
             "metadata": {"name": name, "namespace": "team", "uid": uid},
             "spec": {"tenantClusterName": "vision"},
-            "status": {"phase": "Completed", "tenantUID": UID, "version": "v1.37.1", "objects": written.objects, "bytes": written.bytes,
+            "status": {"phase": "Completed", "attempts": 1, "tenantUID": UID, "version": "v1.37.1", "objects": written.objects, "bytes": written.bytes,
                 "storedBytes": written.stored_bytes, "checksum": written.checksum},
         });
         self.fixture.host.insert(&format!("{SNAPSHOTS}/{name}"), snapshot);
@@ -399,6 +400,7 @@ async fn a_request_that_only_a_late_view_shows_is_not_carried_out() {
     }
     assert_eq!(case.memory.record(), None);
     assert!(case.memory.objects().contains_key("pods/team/new"));
+    assert_eq!(case.fixture.reason("Restored").1, "RequestWithdrawn");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,16 +1,27 @@
 //! A restore in whose middle something else happens.
 
 use super::{
+    super::build::stored_namespace,
+    databases::store_database,
     encryption::{pki, pki_path, reconcile_some, set_rules},
     own_endpoints::{MACHINE, POD, insert, names, offer_machines},
     restore::{Case, LOCATION, old_objects},
 };
-use crate::datastore::{RestorePhase, RestoreRecord};
+use crate::{
+    datastore::{RestorePhase, RestoreRecord},
+    testing::{ScriptedRuntime, options_of_bucket},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
+use berth_snapshots::Store;
 use berth_sync_rules::kinds::endpoint_slice::SYNCER;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{
+    net::TcpListener,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::time::Instant;
 
 /// The record of the restore.
 fn record(case: &Case) -> RestoreRecord {
@@ -108,7 +119,7 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     let mut case = Case::new().await;
     let mut objects = old_objects();
     objects.insert("configmaps/team/settings".into(), "older".into());
-    case.insert_snapshot("weekly", "team/vision/99cc", objects.clone())
+    case.insert_snapshot("weekly", "team/vision/99cc-1", objects.clone())
         .await;
     std::fs::remove_file(case.folder.path().join(LOCATION)).unwrap();
     case.interrupt(RestorePhase::Replacing).await;
@@ -118,13 +129,24 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     assert_eq!(case.fixture.reason("Restored").1, "RestoreFailing");
     let before = case.memory.objects();
     // One that cannot be read neither.
-    case.insert_snapshot("lost", "team/vision/00dd", old_objects()).await;
-    std::fs::remove_file(case.folder.path().join("team/vision/00dd")).unwrap();
+    case.insert_snapshot("lost", "team/vision/00dd-1", old_objects()).await;
+    std::fs::remove_file(case.folder.path().join("team/vision/00dd-1")).unwrap();
     case.request_of("lost", true);
-    for _ in 0..10 {
-        case.reconcile().await;
-    }
+    reconcile_until_refused(&mut case).await;
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(
+        message.contains("lost cannot be used instead (SnapshotDamaged)"),
+        "{message}"
+    );
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
+    // It is still said when the restore was tried again.
+    let attempts = record(&case).attempts;
+    for _ in 0..30 {
+        case.reconcile().await;
+        assert_ne!(case.fixture.reason("Restored").1, "RestoreFailing");
+    }
+    assert!(record(&case).attempts > attempts);
+    reconcile_until_refused(&mut case).await;
     assert_eq!(record(&case).snapshot_name, "nightly");
     assert_eq!(case.memory.objects(), before);
     case.request_of("weekly", true);
@@ -132,6 +154,150 @@ async fn a_restore_whose_file_is_lost_goes_on_with_another_snapshot() {
     assert_eq!(case.memory.objects(), objects);
     assert_eq!(case.fixture.status()["restore"]["snapshotName"], "weekly");
     assert!(case.annotations()[labels::RESTORE_SNAPSHOT].is_null());
+}
+
+/// A tenant whose control plane is stopped, because etcd has this database of it and not its own.
+async fn replaced(uid: Option<&str>) -> Case {
+    let mut case = Case::new().await;
+    case.memory.clear();
+    if let Some(uid) = uid {
+        let identity = String::from_utf8(stored_namespace::encode(uid)).unwrap();
+        case.memory.put(stored_namespace::PATH, &identity, false);
+        case.memory.put("pods/team/other", "a pod", false);
+    }
+    store_database(&case.fixture, uid);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("DatastoreReady").1, "DatastoreReplaced");
+    case
+}
+
+/// Sets a tenant back whose control plane is stopped. Returns what its status says of the restore.
+async fn set_back(case: &mut Case, saves: bool) -> Value {
+    case.request_of("nightly", saves);
+    for _ in 0..30 {
+        case.reconcile().await;
+        if case.memory.record().is_none() && case.memory.objects() == old_objects() {
+            // What is read is what was written.
+            store_database(&case.fixture, Some("a"));
+            case.reconcile_until("Restored").await;
+            return case.fixture.status()["restore"].clone();
+        }
+    }
+    panic!("{:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_of_which_etcd_has_nothing_any_more_is_set_back() {
+    for saves in [true, false] {
+        let mut case = replaced(None).await;
+        let restore = set_back(&mut case, saves).await;
+        assert!(restore["savedAs"].is_null(), "there is nothing: {restore}");
+        assert!(restore["completedAt"].is_string(), "{restore}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_database_is_another_one_is_set_back_and_that_one_is_saved() {
+    for saves in [true, false] {
+        let mut case = replaced(Some("b")).await;
+        let restore = set_back(&mut case, saves).await;
+        assert_eq!(restore["savedAs"].is_string(), saves, "{restore}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_restore_leaves_a_tenant_stopped_whose_database_is_another_one() {
+    let mut case = replaced(Some("b")).await;
+    let before = case.memory.objects();
+    case.request_of("no-such", true);
+    for _ in 0..5 {
+        case.reconcile().await;
+    }
+    assert_eq!(case.fixture.reason("Restored").1, "SnapshotNotFound");
+    assert_eq!(case.fixture.reason("DatastoreReady").1, "DatastoreReplaced");
+    assert_eq!(case.memory.objects(), before);
+}
+
+/// A store that takes connections and never answers, as long as the listener is there.
+fn silent_store() -> (Store, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = options_of_bucket(&format!("http://{}", listener.local_addr().unwrap()));
+    (Store::from_url("s3://snapshots/berth", options).unwrap(), listener)
+}
+
+/// Longer than a store is waited for.
+const LONG: Duration = Duration::from_secs(200);
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_refuses_a_restore_in_time() {
+    let mut case = Case::new().await;
+    let (silent, _listener) = silent_store();
+    case.fixture.context.snapshot_store = Some(silent);
+    let before = case.memory.objects();
+    case.request_of("nightly", true);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("Restored").1, "Checking");
+    tokio::time::sleep(LONG).await;
+    case.reconcile_until("StoreError").await;
+    assert_eq!(case.memory.objects(), before);
+    assert_eq!(case.memory.record(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stops_answering_in_a_restore_is_waited_for() {
+    let mut case = Case::new().await;
+    let (silent, _listener) = silent_store();
+    let store = case.fixture.context.snapshot_store.replace(silent);
+    case.interrupt(RestorePhase::Replacing).await;
+    let before = case.memory.objects();
+    let limit = Instant::now() + LONG;
+    while case.fixture.reason("Restored").1 != "RestoreFailing" {
+        case.reconcile().await;
+        assert!(Instant::now() < limit, "{:#}", case.fixture.status());
+    }
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(message.contains("the store cannot be used"), "{message}");
+    assert_eq!(case.memory.objects(), before, "nothing more is deleted");
+    case.fixture.context.snapshot_store = store;
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+}
+
+/// Reconciles until the condition says that another snapshot cannot be used.
+async fn reconcile_until_refused(case: &mut Case) {
+    for _ in 0..30 {
+        case.reconcile().await;
+        if case.fixture.reason("Restored").1 == "OtherSnapshotRefused" {
+            return;
+        }
+    }
+    panic!("{:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_waits_for_components_that_do_not_end() {
+    let mut case = Case::new().await;
+    let runtime = ScriptedRuntime::new(&case.fixture.script);
+    let is_stuck = Arc::clone(&runtime.is_stuck);
+    case.fixture.context.runtime = Arc::new(runtime);
+    is_stuck.store(true, Ordering::SeqCst);
+    let before = case.memory.objects();
+    case.request_of("nightly", false);
+    for _ in 0..5 {
+        case.reconcile().await;
+    }
+    let restoring = (json!("False"), json!("Restoring"));
+    assert_eq!(case.fixture.reason("DatastoreReady"), restoring);
+    let restored = case.fixture.condition("Restored").unwrap();
+    assert_eq!(restored["reason"], "Stopping");
+    assert!(
+        restored["message"].to_string().contains("kube-apiserver-1"),
+        "{restored}"
+    );
+    assert_eq!(case.memory.objects(), before);
+    is_stuck.store(false, Ordering::SeqCst);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
 }
 
 #[tokio::test(start_paused = true)]

@@ -244,6 +244,42 @@ async fn an_object_that_is_not_answered_is_named_and_keeps_no_other_one_back() {
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
 }
 
+/// A page may have thousands of objects.
+#[tokio::test]
+async fn of_a_page_few_objects_are_rewritten_at_a_time_and_all_of_them_in_the_end() {
+    const OBJECTS: usize = 150;
+    let mut fixture = ready().await;
+    fixture.stored.heads_at_once.store(OBJECTS, Ordering::SeqCst);
+    let path = |number: usize| format!("secrets/team/n{number:03}");
+    for number in 0..OBJECTS {
+        set_value(&fixture, &path(number), "k8s\0");
+    }
+    set_rules(&fixture, &json!({}));
+    let mut most = 0;
+    for _ in 0..MAX_RECONCILES {
+        let since = fixture.count_calls();
+        drop(Box::pin(fixture.reconcile()).await);
+        store_patched(&fixture, since);
+        let calls = fixture.script.calls().split_off(since);
+        let patched = |number: &usize| {
+            let patch = format!(
+                "tenant PATCH /api/v1/namespaces/team/{}",
+                path(*number).replace("/team", "")
+            );
+            calls.iter().any(|call| call.text == patch)
+        };
+        let patched: Vec<usize> = (0..OBJECTS).filter(patched).collect();
+        most = most.max(patched.len());
+        for number in patched {
+            set_value(&fixture, &path(number), &head(&fixture));
+        }
+    }
+    assert!((8..=64 + 8).contains(&most), "{most}");
+    let values = fixture.stored.values.lock().unwrap();
+    let is_encrypted = |number: usize| values[&path(number)].starts_with(b"k8s:enc:");
+    assert!((0..OBJECTS).all(is_encrypted));
+}
+
 /// Gives the tenant a custom resource with an object that is not encrypted. A definition may have any schema: of it nothing is read.
 fn add_custom_resource(fixture: &Fixture, plural: &str, object: &str, metadata: &Value) {
     let definition = format!("{plural}.example.com");
@@ -288,6 +324,26 @@ async fn a_server_of_the_tenants_own_that_stores_nothing_is_noticed() {
     set_value(&fixture, STORED_WIDGET, &head(&fixture));
     reconcile_some(&mut fixture, |_, _| {}).await;
     assert_eq!(reason(&fixture).as_deref(), Some("Encrypted"));
+}
+
+/// Its definition is there, and was created again with another scope.
+#[tokio::test]
+async fn a_resource_for_which_nothing_answers_is_refused_and_not_said_to_be_answered() {
+    let mut fixture = ready().await;
+    let metadata = json!({"name": "w", "namespace": "team"});
+    add_custom_resource(&fixture, "widgets", "team/w", &metadata);
+    let refusal = ("/widgets/", 404, "404 page not found");
+    fixture.tenant.refuse_writes(Some(refusal));
+    set_rules(&fixture, &json!({"resources": ["secrets", "widgets.example.com"]}));
+    reconcile_some(&mut fixture, |_, _| {}).await;
+    assert_eq!(values(&fixture), vec![head(&fixture); 2]);
+    assert_eq!(reason(&fixture).as_deref(), Some("RewriteRefused"));
+    let message = fixture.condition("EncryptedAtRest").unwrap()["message"].to_string();
+    assert!(
+        message.contains("refused 1, the first is widgets.example.com team/w: the API server does not serve it")
+            && !message.contains("APIServices"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

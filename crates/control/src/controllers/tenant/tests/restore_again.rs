@@ -1,0 +1,101 @@
+//! Who asks for restores again and again holds up neither the class of the tenant nor other tenants.
+
+use super::restore::{Case, old_objects};
+use berth_api::labels;
+use serde_json::json;
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// The object that the tenant has and its snapshot does not.
+const NEW: &str = "pods/team/new";
+
+impl Case {
+    /// The syncer has this many objects that it has not compared yet.
+    fn set_uncompared(&self, objects: u64) {
+        self.fixture.stored.uncompared_objects.store(objects, Ordering::SeqCst);
+    }
+
+    /// Changes what the tenant stores, asks for the snapshot again, and lets some time pass.
+    async fn ask_again(&mut self) {
+        self.memory.put(NEW, "a pod", false);
+        self.request_of("nightly", false);
+        for _ in 0..10 {
+            self.reconcile().await;
+        }
+    }
+
+    /// The request waits, and the tenant runs.
+    fn check_waits(&self) {
+        assert_eq!(self.fixture.reason("Restored"), (json!("False"), json!("Waiting")));
+        assert_eq!(self.fixture.reason("Ready").0, "True");
+        assert!(self.memory.objects().contains_key(NEW));
+        assert_eq!(self.annotations()[labels::RESTORE_SNAPSHOT], "nightly");
+    }
+}
+
+/// A tenant that was set back a moment ago, and whose syncer has not compared everything since then.
+async fn set_back() -> Case {
+    let mut case = Case::new().await;
+    case.set_uncompared(3);
+    case.request_of("nightly", false);
+    case.reconcile_until("Restored").await;
+    case
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_restore_waits_until_the_syncer_has_compared_everything() {
+    let mut case = set_back().await;
+    case.ask_again().await;
+    case.check_waits();
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(message.contains("at most 5 minutes"), "{message}");
+    case.set_uncompared(0);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_syncer_never_compares_everything_can_be_set_back_after_a_while() {
+    let mut case = set_back().await;
+    case.ask_again().await;
+    case.check_waits();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_was_given_up_has_stopped_the_syncer_as_well() {
+    let mut case = Case::new().await;
+    case.set_uncompared(3);
+    case.fixture
+        .host
+        .refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
+    case.request_of("nightly", true);
+    case.reconcile_until("NotSaved").await;
+    case.ask_again().await;
+    case.check_waits();
+    case.set_uncompared(0);
+    case.reconcile_until("Restored").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_refused_makes_the_next_one_not_wait() {
+    let mut case = Case::new().await;
+    // The syncer was not stopped.
+    case.request_of("no-such", false);
+    case.reconcile_until("SnapshotNotFound").await;
+    case.set_uncompared(3);
+    case.request_of("nightly", false);
+    case.reconcile_until("Restored").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_can_be_withdrawn() {
+    let mut case = set_back().await;
+    case.ask_again().await;
+    case.check_waits();
+    case.fixture
+        .change_tenant(|cluster| cluster["metadata"]["annotations"] = json!({}));
+    case.reconcile_until("RequestWithdrawn").await;
+    assert!(case.memory.objects().contains_key(NEW));
+}
