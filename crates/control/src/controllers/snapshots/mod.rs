@@ -226,8 +226,8 @@ async fn carry_out_some(
     is_cut
 }
 
-/// Puts deletions of files behind everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for
-/// some files only.
+/// Puts what schedules create before everything else: who creates many snapshots in a namespace must not keep them back. Puts deletions of files behind
+/// everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for some files only.
 fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
     let file = |action: &Action| match action {
         Action::CleanUp(snapshot) => Some(snapshot.uid().unwrap_or_default()),
@@ -237,7 +237,12 @@ fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
     context.deletions.forget_others(&uids);
     actions.sort_by_cached_key(|(_, action)| {
         let uid = file(action);
-        (uid.is_some(), uid.and_then(|uid| context.deletions.tried_at(&uid)))
+        let is_of_schedule = matches!(action, Action::Create(_));
+        (
+            !is_of_schedule,
+            uid.is_some(),
+            uid.and_then(|uid| context.deletions.tried_at(&uid)),
+        )
     });
 }
 

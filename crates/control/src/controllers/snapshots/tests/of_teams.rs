@@ -35,6 +35,17 @@ async fn a_name_that_somebody_has_taken_keeps_no_snapshot_of_the_schedule_back()
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_snapshots_of_a_namespace_keep_that_of_its_schedule_not_back() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 0, "schedule": {"cron": "0 2 * * *"}}));
+    for number in 0..=MOST_WRITES_OF_NAMESPACE {
+        case.create(&format!("n{number:03}"));
+    }
+    case.pass().await;
+    assert!(case.get("vision-20261130-0200").is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_label_puts_no_snapshot_before_one_that_waits_for_longer() {
     let mut case = Case::new();
     case.create("a");
