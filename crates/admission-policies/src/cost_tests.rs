@@ -250,6 +250,7 @@ const CLOSED: &[(&str, &str)] = &[
     ("berth-tenant-nodes", "nothing is gone through"),
     ("berth-tenant-clusters", "a schema admits 32 node groups"),
     ("berth-tenant-cluster-status", "nothing is gone through"),
+    ("berth-snapshot-triggers", "nothing is gone through"),
     ("berth-gateway", "a TenantCluster may have 1,000 annotations"),
 ];
 

@@ -41,7 +41,7 @@ use network::{endpoints, ingresses_and_routes, network_policies, services};
 use nodes::{kubelet_sizes, kubelets, tenant_nodes};
 use pods::{device_variables, team_pods, user_quotas};
 use policy::{WRITES, build_metadata, match_condition, validation};
-use tenants::{allowed_namespaces, gateway, namespaces, tenant_clusters};
+use tenants::{allowed_namespaces, gateway, namespaces, snapshot_triggers, tenant_clusters};
 
 /// Every policy of Berth.
 pub fn all_policies() -> Vec<AdmissionPolicy> {
@@ -75,6 +75,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         tenant_nodes::build_policy(),
         tenant_clusters::build_policy(),
         tenant_clusters::build_status_policy(),
+        snapshot_triggers::build_policy(),
         gateway::build_policy(),
     ]);
     policies

@@ -366,6 +366,7 @@ pub const RESTORE_WITHOUT_SAVING: &str = "berth.dev/restore-without-saving";
 /// Value of [`RESTORE_WITHOUT_SAVING`].
 pub const RESTORE_WITHOUT_SAVING_WANTED: &str = "true";
 /// Label of `TenantSnapshot`s that Berth has created: `schedule` for the schedule of the class, `before-restore` for what a tenant stored before a restore.
+/// An admission policy refuses changes of it by anybody else.
 /// Set by: Berth.
 pub const SNAPSHOT_TRIGGER: &str = "berth.dev/snapshot-trigger";
 /// Label of `TenantSnapshot`s that Berth has created: the tenant, by the name of its `TenantCluster`.

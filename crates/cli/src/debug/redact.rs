@@ -105,16 +105,21 @@ pub(super) fn redact_text(text: &str) -> String {
 const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const DASHES: &str = "-----";
+/// Bytes of a PEM block: a key of 16,384 bits has 13 KiB. Tenants choose some of the texts that programs log, and a beginning alone must not remove all that
+/// follows.
+const MOST_PEM: usize = 32 << 10;
 
-/// Removes PEM blocks, also those whose line breaks are escaped and those that are cut off.
+/// Removes PEM blocks, also those whose line breaks are escaped and those that are cut off: at most [`MOST_PEM`] of each.
 fn remove_pem(text: &str) -> String {
     let mut rest = text;
     let mut result = String::with_capacity(text.len());
     while let Some((before, block)) = rest.split_once(BEGIN) {
         result.push_str(before);
         result.push_str(REMOVED);
-        let after = block.split_once(END).and_then(|(_, end)| end.split_once(DASHES));
-        rest = after.map_or("", |(_, after)| after);
+        let most = block.floor_char_boundary(MOST_PEM);
+        let end = { block[..most].split_once(END) }.and_then(|(_, end)| end.split_once(DASHES));
+        let after = end.map_or(0, |(_, after)| after.len());
+        rest = &block[most - after..];
     }
     result.push_str(rest);
     remove_pem_ends(&result)
@@ -279,6 +284,21 @@ mod tests {
         );
         let around = redact_text("a -----BEGIN X-----\nk\n-----END X----- b -----BEGIN Y-----\nk\n-----END Y----- c");
         assert_eq!(around, "a [removed] b [removed] c");
+    }
+
+    #[test]
+    fn a_beginning_of_a_key_removes_no_more_of_a_log_than_a_key_may_have() {
+        let lines = "level=INFO msg=\"reconciled ü\" tenant=team/vision\n".repeat(5000);
+        for (begin, end) in [
+            ("-----BEGIN ", ""),
+            ("-----BEGIN X", "-----END X-----\n"),
+            ("-----BEGIN XX", ""),
+        ] {
+            let redacted = redact_text(&format!("first {begin}{lines}{end}last"));
+            assert!(redacted.starts_with("first [removed]"), "{begin}");
+            assert!(redacted.ends_with("last"), "{begin}");
+            assert!(redacted.len() + MOST_PEM + 100 > lines.len(), "{begin}");
+        }
     }
 
     #[test]

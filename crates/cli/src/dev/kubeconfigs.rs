@@ -1,5 +1,8 @@
 //! The kubeconfigs of tenants as files of the home, for people on this machine. Control cannot write
 //! them itself where it is a pod.
+//!
+//! They come out of Secrets in namespaces of teams, and the one who uses a file may be root on this machine: what control does not write, such as a
+//! command that kubectl would run, gets into no file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,6 +17,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 
+use crate::user_config::document;
+
 /// The key under which control stores a kubeconfig.
 const KEY: &str = "kubeconfig";
 
@@ -26,11 +31,8 @@ pub(crate) async fn write_all(home: &Home, client: Client) {
     let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(secret)) => write_kubeconfig(home, &secret),
-            Ok(Event::InitApply(secret)) => {
-                write_kubeconfig(home, &secret);
-                listed.extend(kubeconfig_file(home, &secret).map(|(path, _)| path));
-            }
+            Ok(Event::Apply(secret)) => drop(write_kubeconfig(home, &secret)),
+            Ok(Event::InitApply(secret)) => listed.extend(write_kubeconfig(home, &secret)),
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitDone) => remove_others(&home.kubeconfigs(), &listed),
             Ok(Event::Delete(secret)) => {
@@ -56,16 +58,25 @@ fn remove_others(folder: &Path, known: &BTreeSet<PathBuf>) {
     }
 }
 
-fn write_kubeconfig(home: &Home, secret: &Secret) {
-    let Some((path, text)) = kubeconfig_file(home, secret) else {
-        return;
-    };
-    if fs::read(&path).is_ok_and(|current| current == text) {
-        return;
+/// Writes the kubeconfig of a tenant, unless its file has it. Returns the file; none if the Secret has no kubeconfig that may be used.
+fn write_kubeconfig(home: &Home, secret: &Secret) -> Option<PathBuf> {
+    let (path, text) = kubeconfig_file(home, secret)?;
+    if let Err(error) = check(text) {
+        // A file from before stays until control has written the Secret again.
+        tracing::warn!(namespace = secret.namespace(), secret = secret.name_any(), %error, "a tenant's kubeconfig is not written");
+        return None;
     }
-    if let Err(error) = write_atomic(&path, text, 0o600) {
+    let is_written = fs::read(&path).is_ok_and(|current| current == text);
+    if !is_written && let Err(error) = write_atomic(&path, text, 0o600) {
         tracing::warn!(%error, "a tenant's kubeconfig is not written");
     }
+    Some(path)
+}
+
+/// Whether a kubeconfig has nothing but what control writes. The error says what else it has.
+fn check(text: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
+    document::check_tenant(&document::parse(text)?)
 }
 
 /// The file and the text of a kubeconfig, if the Secret is one that control made beside a TenantCluster.
@@ -83,15 +94,53 @@ fn kubeconfig_file<'a>(home: &Home, secret: &'a Secret) -> Option<(PathBuf, &'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use k8s_openapi::ByteString;
+    use serde_json::{Value, json};
 
     fn secret(namespace: &str, tenant: &str) -> Secret {
-        serde_json::from_value(json!({
-            "metadata": {"name": "kubeconfig", "namespace": namespace, "labels": {
-                "berth.dev/tenant-name": tenant, "berth.dev/tenant-namespace": namespace}},
-            "data": {"kubeconfig": "YQ=="},
-        }))
-        .unwrap()
+        let metadata = json!({"metadata": {"name": "kubeconfig", "namespace": namespace, "labels": {
+            "berth.dev/tenant-name": tenant, "berth.dev/tenant-namespace": namespace}}});
+        let secret = serde_json::from_value(metadata).unwrap();
+        with_user(
+            secret,
+            &json!({"client-certificate-data": "YQ==", "client-key-data": "YQ=="}),
+        )
+    }
+
+    /// The Secret with a kubeconfig that has this user.
+    fn with_user(secret: Secret, user: &Value) -> Secret {
+        let kubeconfig = json!({"apiVersion": "v1", "kind": "Config",
+            "clusters": [{"name": "tenant", "cluster": {"server": "https://127.0.0.1:6443"}}],
+            "users": [{"name": "admin", "user": user}]});
+        let text = ByteString(kubeconfig.to_string().into_bytes());
+        Secret {
+            data: Some([(KEY.to_owned(), text)].into()),
+            ..secret
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_that_runs_a_command_or_reads_a_file_gets_into_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        home.create().unwrap();
+        let own = secret("team", "vision");
+        for user in [
+            json!({"exec": {"command": "./evil"}}),
+            json!({"tokenFile": "/root/token"}),
+        ] {
+            let forged = with_user(secret("team", "vision"), &user);
+            assert_eq!(write_kubeconfig(&home, &forged), None);
+            assert_eq!(fs::read_dir(home.kubeconfigs()).unwrap().count(), 0, "{user}");
+        }
+        let path = write_kubeconfig(&home, &own).unwrap();
+        let text = fs::read(&path).unwrap();
+        let forged = with_user(own, &json!({"exec": {"command": "./evil"}}));
+        assert_eq!(write_kubeconfig(&home, &forged), None);
+        assert_eq!(fs::read(&path).unwrap(), text);
+        // One of an earlier version goes.
+        remove_others(&home.kubeconfigs(), &BTreeSet::new());
+        assert!(!path.exists());
     }
 
     #[test]
@@ -100,11 +149,14 @@ mod tests {
         let home = Home::new(folder.path());
         home.create().unwrap();
         let (one, other) = (secret("a-b", "c"), secret("a", "b-c"));
-        write_kubeconfig(&home, &one);
-        write_kubeconfig(&home, &other);
         let path = |secret: &Secret| kubeconfig_file(&home, secret).unwrap().0;
+        assert_eq!(write_kubeconfig(&home, &one), Some(path(&one)));
+        assert_eq!(write_kubeconfig(&home, &other), Some(path(&other)));
         assert_ne!(path(&one), path(&other));
-        assert_eq!(fs::read(path(&other)).unwrap(), b"a");
+        assert_eq!(
+            fs::read(path(&other)).unwrap(),
+            kubeconfig_file(&home, &other).unwrap().1
+        );
 
         fs::write(home.kubeconfigs().join("a-b-c.yaml"), "").unwrap();
         fs::write(home.kubeconfigs().join("notes.txt"), "").unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{labels, system};
+use berth_api::{labels, names, system};
 use berth_runtime::answers;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -96,8 +96,9 @@ async fn read_certificates(client: &Client) -> Read<Vec<Certificate>> {
         .fields(&format!("metadata.name={LEAVES}"));
     let of_berth = ListParams::default().labels("app.kubernetes.io/part-of=berth");
     let (tenants, berth) = tokio::join!(within(all.list(&of_tenants)), within(own.list(&of_berth)));
+    let of_tenants = tenants?.items.into_iter().filter(is_of_control_plane);
     let mut found = Vec::new();
-    for secret in tenants?.items.into_iter().chain(berth?.items) {
+    for secret in of_tenants.chain(berth?.items) {
         let name = format!("{}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
         for (key, value) in secret.data.unwrap_or_default() {
             let Ok(text) = std::str::from_utf8(&value.0) else {
@@ -114,6 +115,12 @@ async fn read_certificates(client: &Client) -> Read<Vec<Certificate>> {
         }
     }
     Ok(found)
+}
+
+/// Whether a Secret is in a namespace of a tenant. Teams can give Secrets of their own any name and label, and the certificates in them are not Berth's.
+fn is_of_control_plane(secret: &Secret) -> bool {
+    let namespace = secret.metadata.namespace.as_deref();
+    namespace.is_some_and(names::is_like_tenant_namespace)
 }
 
 /// Reads everything at the same time.
@@ -201,6 +208,17 @@ pub(super) async fn gather(client: &Client) -> Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn certificates_of_teams_are_not_those_of_berth() {
+        let is_berths = |namespace: &str| {
+            let mut secret = Secret::default();
+            secret.metadata.namespace = Some(namespace.into());
+            is_of_control_plane(&secret)
+        };
+        assert!(is_berths("berth-vision-abcdefghijklm-cp"));
+        assert!(!is_berths("team-vision"));
+    }
 
     #[test]
     fn an_api_server_without_etcd_is_not_ready_and_a_refusal_says_nothing_about_it() {

@@ -1,7 +1,7 @@
 //! TenantClusters of a user who may write them, and who may use one class and one pool.
 
 use super::{dry_run, expect_denied, rbac, with};
-use berth_api::{NodeGroup, TenantCluster, TenantSnapshot, labels};
+use berth_api::{NodeGroup, SnapshotTrigger, TenantCluster, TenantSnapshot, labels};
 use berth_tests::{
     tenant::{cluster, ensure_namespace, patient},
     test_cluster::TestCluster,
@@ -272,6 +272,7 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
         expect_denied("only the platform may write the status", patched);
     }
     snapshots_are_small_and_their_status_is_control_s(&snapshots).await;
+    nobody_says_why_a_snapshot_was_taken(&Api::namespaced(host.client.clone(), namespace), &snapshots).await;
     control_writes_the_status_whoever_owns_it(&clusters, "rich").await;
     control_removes_what_another_has_applied(&host.tenants(namespace), "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
@@ -296,6 +297,36 @@ async fn snapshots_are_small_and_their_status_is_control_s(snapshots: &Api<Tenan
     annotate(10_000).await.unwrap();
     expect_denied("a TenantSnapshot may have at most", annotate(20_000).await);
     snapshots.delete("forged", &DeleteParams::default()).await.unwrap();
+}
+
+/// Control deletes the oldest that are of a schedule or of restores, by their label.
+async fn nobody_says_why_a_snapshot_was_taken(of_platform: &Api<TenantSnapshot>, snapshots: &Api<TenantSnapshot>) {
+    const DENIED: &str = "only the platform may set, change or remove berth.dev/snapshot-trigger";
+    let params = dry_run_of_a_patch();
+    let place = ("adv-quota", "rich");
+    let labelled = |entries: Value| Patch::Merge(json!({"metadata": {"labels": entries}}));
+    for trigger in [SnapshotTrigger::Schedule, SnapshotTrigger::BeforeRestore] {
+        let forged = TenantSnapshot::of_berth("forged", place, trigger);
+        expect_denied(DENIED, snapshots.create(&dry_run(), &forged).await);
+    }
+    let by_hand = TenantSnapshot::of_berth("by-hand", place, SnapshotTrigger::Manual);
+    snapshots.create(&PostParams::default(), &by_hand).await.unwrap();
+    let of_schedule = TenantSnapshot::of_berth("nightly", place, SnapshotTrigger::Schedule);
+    of_platform.create(&PostParams::default(), &of_schedule).await.unwrap();
+    for (name, trigger) in [
+        ("by-hand", json!("schedule")),
+        ("by-hand", json!("before-restore")),
+        ("nightly", json!("before-restore")),
+        ("nightly", Value::Null),
+    ] {
+        let patch = labelled(json!({labels::SNAPSHOT_TRIGGER: trigger}));
+        expect_denied(DENIED, snapshots.patch(name, &params, &patch).await);
+    }
+    for name in ["by-hand", "nightly"] {
+        let patch = labelled(json!({"example.com/reviewed": "yes"}));
+        snapshots.patch(name, &params, &patch).await.unwrap();
+        snapshots.delete(name, &DeleteParams::default()).await.unwrap();
+    }
 }
 
 /// Who may change an object may change who has written its status as well. By server-side apply, control would remove what that says is control's and

@@ -46,6 +46,13 @@ pub(super) struct RestoreFacts {
     pub(super) saved_as: Option<String>,
 }
 
+impl RestoreFacts {
+    /// Whether it waits for this snapshot.
+    fn waits_for(&self, snapshot: &TenantSnapshot) -> bool {
+        self.saved_as.is_some() && self.saved_as == snapshot.metadata.name
+    }
+}
+
 /// What is known of the snapshots with the name of one tenant.
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'f> {
@@ -136,9 +143,10 @@ fn end_those_that_are_over(
         let uid = snapshot.uid().unwrap_or_default();
         let end = end(facts, &snapshot);
         let is_over = end.is_some_and(|end| end <= facts.now);
-        // A restore to one that is being deleted is refused.
+        // A restore to one that is being deleted is refused, and so is one that waits for such.
         let restore = facts.tenant.and_then(|tenant| tenant.restore.as_ref());
-        let is_needed = restore.is_some_and(|restore| restore.snapshot_uid == uid) || facts.running.contains(&uid);
+        let is_of_restore = restore.is_some_and(|restore| restore.snapshot_uid == uid || restore.waits_for(&snapshot));
+        let is_needed = is_of_restore || facts.running.contains(&uid);
         if (is_over || surplus.contains(&uid)) && !is_needed {
             decision.actions.push(Action::Delete(snapshot));
             continue;
@@ -237,9 +245,9 @@ fn begin_those_that_may(facts: &Facts<'_>, kept: &[Arc<TenantSnapshot>], decisio
     };
     let may_begin = |snapshot: &&&Arc<TenantSnapshot>| {
         let is_paused = snapshot.uid().is_some_and(|uid| facts.paused.contains(&uid));
-        let is_saved = |restore: &RestoreFacts| restore.saved_as.as_deref() == snapshot.metadata.name.as_deref();
         // A restore waits for it, and nothing else may be read meanwhile.
-        !is_paused && tenant.restore.as_ref().is_none_or(is_saved)
+        let may_be_read = |restore: &RestoreFacts| restore.waits_for(snapshot);
+        !is_paused && tenant.restore.as_ref().is_none_or(may_be_read)
     };
     if !is_busy && let Some(first) = waiting.iter().find(may_begin) {
         decision.actions.push(Action::Start(Arc::clone(first)));
@@ -301,7 +309,12 @@ fn find_refusal(
         }
         SnapshotTrigger::BeforeRestore => u64::from(KEPT_OF_RESTORES) + 1,
     };
-    let is_counted = snapshot.phase() == SnapshotPhase::Running;
+    // Control asks for no more than one for each restore: others that say to be of restores do not keep it from being taken.
+    let is_awaited = tenant
+        .restore
+        .as_ref()
+        .is_some_and(|restore| restore.waits_for(snapshot));
+    let is_counted = snapshot.phase() == SnapshotPhase::Running || is_awaited;
     if !is_counted && used.get(&trigger).copied().unwrap_or_default() >= limit {
         return Some((
             "TooManySnapshots",

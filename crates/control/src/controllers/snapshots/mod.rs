@@ -15,7 +15,7 @@ pub use runs::{Deletions, Pauses, Runs};
 pub use store_check::StoreCheck;
 
 use crate::{
-    apply::{delete_same, is_status},
+    apply::{delete_same, is_status, optional},
     controllers::tenant::RestoreUnderWay,
     datastore::RestoreRecord,
     error::{FirstError, ReconcileError, api},
@@ -27,8 +27,9 @@ use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
     conditions::{COMPLETED, ConditionUpdate, DELETING},
     labels,
-    names::TenantId,
+    names::{self, TenantId},
 };
+use berth_runtime::watched::Watched;
 use berth_snapshots::{Store, StoreError};
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
 use futures::future::join_all;
@@ -61,6 +62,14 @@ const DELETED_WITHIN: Duration = Duration::from_secs(20);
 /// A tenant, by its namespace and name.
 type Place = (String, String);
 
+/// A snapshot that may begin.
+struct Waiting {
+    snapshot: Arc<TenantSnapshot>,
+    tenant: Arc<TenantCluster>,
+    /// Whether a restore of the tenant waits for it: while one is under way, no other snapshot of the tenant may begin.
+    is_awaited: bool,
+}
+
 /// Looks at the snapshots of all tenants. Returns when to do it again.
 ///
 /// # Errors
@@ -92,7 +101,11 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
         next = [next, due.and_then(|due| until(due, now))].into_iter().flatten().min();
         for action in actions {
             match action {
-                Action::Start(snapshot) => starts.extend(tenant.clone().map(|tenant| (snapshot, tenant))),
+                Action::Start(snapshot) => starts.extend(tenant.clone().map(|tenant| Waiting {
+                    snapshot,
+                    tenant,
+                    is_awaited: facts.as_ref().is_some_and(|facts| facts.restore.is_some()),
+                })),
                 action => others.push((place.clone(), action)),
             }
         }
@@ -158,18 +171,15 @@ fn until(due: Timestamp, now: Timestamp) -> Option<Duration> {
 }
 
 /// Begins as many snapshots as may be taken at the same time: first those that a restore waits for. The one that ends wakes this for the others.
-async fn start(
-    context: &SnapshotsContext,
-    mut starts: Vec<(Arc<TenantSnapshot>, Arc<TenantCluster>)>,
-    failed: &mut FirstError<ReconcileError>,
-) {
+async fn start(context: &SnapshotsContext, mut starts: Vec<Waiting>, failed: &mut FirstError<ReconcileError>) {
     let Some(store) = &context.store else { return };
-    starts.sort_by_key(|(snapshot, _)| {
-        let begun = snapshot.status.as_ref().and_then(|status| status.attempts);
-        let created = snapshot.metadata.creation_timestamp.as_ref().map(|created| created.0);
-        (snapshot.trigger() != SnapshotTrigger::BeforeRestore, begun, created)
-    });
-    for (snapshot, tenant) in starts {
+    starts.sort_by_key(|waiting| turn(&waiting.snapshot, waiting.is_awaited));
+    for Waiting {
+        snapshot,
+        tenant,
+        is_awaited: _,
+    } in starts
+    {
         if !context.runs.has_room() {
             return;
         }
@@ -182,6 +192,15 @@ async fn start(
         };
         failed.note(begin(context, store, &snapshot, tenant).await);
     }
+}
+
+/// The place of a snapshot among those that may begin: after those that a restore waits for, by the time since which it waits. Teams decide about labels, and
+/// how often they create a snapshot, so neither comes before a snapshot of another tenant, nor before a second try of it.
+fn turn(snapshot: &TenantSnapshot, is_awaited: bool) -> (bool, Option<Timestamp>) {
+    let begun = { snapshot.status.as_ref() }.and_then(|status| status.started_at.as_ref());
+    let created = snapshot.metadata.creation_timestamp.as_ref();
+    let waits_since = begun.map(|at| at.0).max(created.map(|at| at.0));
+    (!is_awaited, waits_since)
 }
 
 /// Carries out what is not to begin a snapshot: a number for each namespace, and for a time. Files are deleted last, as the store may not answer. Returns whether
@@ -207,8 +226,8 @@ async fn carry_out_some(
     is_cut
 }
 
-/// Puts deletions of files behind everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for
-/// some files only.
+/// Puts what schedules create before everything else: who creates many snapshots in a namespace must not keep them back. Puts deletions of files behind
+/// everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for some files only.
 fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
     let file = |action: &Action| match action {
         Action::CleanUp(snapshot) => Some(snapshot.uid().unwrap_or_default()),
@@ -218,7 +237,12 @@ fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
     context.deletions.forget_others(&uids);
     actions.sort_by_cached_key(|(_, action)| {
         let uid = file(action);
-        (uid.is_some(), uid.and_then(|uid| context.deletions.tried_at(&uid)))
+        let is_of_schedule = matches!(action, Action::Create(_));
+        (
+            !is_of_schedule,
+            uid.is_some(),
+            uid.and_then(|uid| context.deletions.tried_at(&uid)),
+        )
     });
 }
 
@@ -277,14 +301,37 @@ async fn write_known(
     }
 }
 
-/// Creates the snapshot of a schedule. That it exists is no error.
-async fn create(context: &SnapshotsContext, (namespace, tenant): &Place, name: &str) -> Result<(), ReconcileError> {
+/// Creates the snapshot of a schedule. That it exists is no error. Somebody may have created another one of its name before, as the name says nothing but
+/// the time: then it gets a name that nobody knows before.
+async fn create(context: &SnapshotsContext, place: &Place, name: &str) -> Result<(), ReconcileError> {
+    if create_named(context, place, name).await? {
+        return Ok(());
+    }
+    let other = names::hash(&[name, &context.clock.now().to_string()]);
+    create_named(context, place, &format!("{name}-{other}")).await.map(drop)
+}
+
+/// Creates the snapshot of a schedule with this name. Returns whether it is there then, and not another one.
+async fn create_named(
+    context: &SnapshotsContext,
+    (namespace, tenant): &Place,
+    name: &str,
+) -> Result<bool, ReconcileError> {
     let snapshot = TenantSnapshot::of_berth(name, (namespace, tenant), SnapshotTrigger::Schedule);
     let objects: Api<TenantSnapshot> = Api::namespaced(context.client.clone(), namespace);
     match objects.create(&PostParams::default(), &snapshot).await {
-        Err(error) if is_status(&error, 409) => Ok(()),
-        created => created.map(drop).map_err(api("create a TenantSnapshot")),
+        Err(error) if is_status(&error, 409) => {}
+        created => return created.map(|_| true).map_err(api("create a TenantSnapshot")),
     }
+    let objects: Api<Watched<TenantSnapshot>> = Api::namespaced(context.client.clone(), namespace);
+    let Some(found) = optional(objects.get(name).await).map_err(api("read a TenantSnapshot"))? else {
+        // It was deleted meanwhile: the next pass creates it.
+        return Ok(true);
+    };
+    let is_of_schedule = |found: TenantSnapshot| {
+        found.trigger() == SnapshotTrigger::Schedule && found.spec.tenant_cluster_name == *tenant
+    };
+    Ok(found.readable().is_some_and(is_of_schedule))
 }
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.

@@ -19,6 +19,9 @@ use std::{
 const MOST_REVISIONS: u32 = 3;
 /// Bytes of a value that are looked at.
 const HEAD: usize = 128;
+/// Names of keys in the objects of a tenant, as many as the status may list. A tenant has two keys, and those that somebody restored. Who writes past its API
+/// server could make control remember one for each object, and the status of the snapshot would be refused.
+const MOST_KEYS: usize = 32;
 
 /// A snapshot that is in the object store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +176,7 @@ fn entries(reading: Reading) -> impl Stream<Item = Result<Entry, TakeError>> + S
                 };
             };
             let next = page.next.clone();
-            reading.keep(page);
+            reading.keep(page)?;
             if let Some(next) = next {
                 let contents = Arc::clone(&reading.contents);
                 let page = contents
@@ -186,17 +189,22 @@ fn entries(reading: Reading) -> impl Stream<Item = Result<Entry, TakeError>> + S
 }
 
 impl Reading {
-    fn keep(&mut self, page: ContentPage) {
+    fn keep(&mut self, page: ContentPage) -> Result<(), TakeError> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in page.entries.into_iter().filter(|entry| !entry.is_transient) {
             found.has_identity |= entry.key == IDENTITY_KEY.as_bytes();
             let head = entry.value.get(..HEAD).unwrap_or(&entry.value);
             found.keys.extend(key_of(head));
+            if found.keys.len() > MOST_KEYS {
+                let why = format!("objects are encrypted with more than {MOST_KEYS} keys");
+                return Err(TakeError::Unstorable(why));
+            }
             self.waiting.push_back(Entry {
                 key: entry.key,
                 value: entry.value,
             });
         }
+        Ok(())
     }
 }
 

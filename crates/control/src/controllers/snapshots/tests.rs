@@ -1,5 +1,7 @@
 //! The whole controller against a host in memory, an etcd in memory and a store in a folder.
 
+mod of_teams;
+
 use super::*;
 use crate::{
     clock::Clock,

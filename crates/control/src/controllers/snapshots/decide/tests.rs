@@ -331,6 +331,32 @@ fn the_oldest_of_a_schedule_and_of_restores_go_and_no_others() {
     );
 }
 
+/// The policies may be off, and then teams set labels as they like.
+#[test]
+fn labels_of_teams_neither_keep_a_restore_from_saving_nor_delete_what_it_saved() {
+    let of_restore = |snapshot: TenantSnapshot| with_trigger(snapshot, SnapshotTrigger::BeforeRestore);
+    let restoring = TenantFacts {
+        restore: Some(restore_to("other", Some("saved"))),
+        ..tenant()
+    };
+    let day = |number: u32| format!("2026-11-{number:02}T02:00:00Z");
+    let mut waiting = Vec::from(["x", "y", "z"].map(pending));
+    // It is the last of them.
+    waiting.push(snapshot("saved", "2026-11-30T11:30:00Z", &Value::Null));
+    let waiting = waiting.into_iter().map(of_restore).collect();
+    assert_eq!(decided(Some(&restoring), waiting), ["start saved"]);
+    let newer = (27..=28).map(|number| completed(&format!("n{number}"), &day(number)));
+    let all = || {
+        newer
+            .clone()
+            .chain([completed("saved", &day(26))])
+            .map(of_restore)
+            .collect()
+    };
+    assert_eq!(decided(Some(&restoring), all()), [""; 0]);
+    assert_eq!(decided(Some(&tenant()), all()), ["delete saved"]);
+}
+
 #[test]
 fn few_of_those_that_the_schedule_could_not_take_are_kept() {
     let failed = (1..=9).map(|hour| {

@@ -173,3 +173,18 @@ async fn each_call_that_fails_leaves_no_snapshot() {
         assert_eq!(case.keys(&taken).await.len(), 5);
     }
 }
+
+#[tokio::test]
+async fn no_more_keys_are_remembered_than_the_status_may_list() {
+    let memory = MemoryContents::with(&[("namespaces/kube-system", "identity")]);
+    for number in 0..MOST_KEYS {
+        let value = format!("k8s:enc:secretbox:v1:key-{number}:content");
+        memory.put(&format!("secrets/team/s{number}"), &value, false);
+    }
+    let case = Case::new(memory);
+    assert_eq!(case.take().await.unwrap().encryption_keys.len(), MOST_KEYS);
+    case.memory
+        .put("secrets/team/t", "k8s:enc:secretbox:v1:another:content", false);
+    let error = case.take().await.unwrap_err();
+    assert_eq!((error.reason(), error.is_temporary()), ("Unstorable", false));
+}

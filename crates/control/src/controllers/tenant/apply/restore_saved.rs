@@ -22,7 +22,8 @@ pub(super) enum Saved {
     Never(String),
 }
 
-/// How far the snapshot of what is there is. Somebody may have created another one of its name before, or have deleted it: that saves nothing.
+/// How far the snapshot of what is there is. Somebody may have created another one of its name before, or have deleted it: that saves nothing. Neither does
+/// one that is deleted after a time: control sets none.
 pub(super) fn judge(expected: &Expected<'_>, found: Option<&TenantSnapshot>, was_seen: bool) -> Saved {
     let never = |why: &str| Saved::Never(why.into());
     let Some(snapshot) = found else {
@@ -37,6 +38,11 @@ pub(super) fn judge(expected: &Expected<'_>, found: Option<&TenantSnapshot>, was
     }
     if snapshot.spec.tenant_cluster_name != expected.tenant {
         return never("the TenantSnapshot of this name is of another tenant");
+    }
+    if snapshot.spec.ttl.is_some() {
+        return never(
+            "the TenantSnapshot of this name is not that of the restore, or was changed: it has a ttl, after which it is deleted",
+        );
     }
     let status = snapshot.status.as_ref();
     match snapshot.phase() {
@@ -90,6 +96,7 @@ mod tests {
         assert!(is_refused(|found| found["status"]["revision"] = Value::Null));
         assert!(is_refused(|found| found["status"]["tenantUID"] = "0000".into()));
         assert!(is_refused(|found| found["spec"]["tenantClusterName"] = "speech".into()));
+        assert!(is_refused(|found| found["spec"]["ttl"] = "1m".into()));
         assert!(is_refused(
             |found| found["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z".into()
         ));
