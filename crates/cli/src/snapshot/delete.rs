@@ -15,7 +15,7 @@ use super::{parse_name, snapshots_of};
 use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::{Host, find_object};
-use crate::output::{NameOnly, print_line};
+use crate::output::{NameOnly, print_line, print_note};
 use crate::tenant::TenantName;
 use crate::wait::{parse_timeout, wait_for};
 
@@ -44,38 +44,48 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
         .collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + arguments.timeout;
     let (mut deleted, mut missing) = (Vec::new(), Vec::new());
-    let mut failure = None;
+    let mut refusal = None;
     for name in names {
         match delete(host, &name).await {
             Ok(Some((uid, has_file))) => deleted.push((name, uid, has_file)),
             Ok(None) => missing.push(name.to_string()),
             Err(error) => {
-                failure = Some(error);
+                refusal = Some(error);
                 break;
             }
         }
     }
+    let failure = find_failure(refusal, &missing, arguments.ignore_not_found);
     // Those before a failure are being deleted, and people learn it.
     for (name, uid, has_file) in deleted {
         if arguments.wait {
             let left = deadline.saturating_duration_since(Instant::now());
-            wait_until_gone(host, &name, &uid, left).await?;
+            let waited = wait_until_gone(host, &name, &uid, left).await;
+            if waited.is_err()
+                && let Some(failure) = &failure
+            {
+                print_note(format_args!("{failure}"));
+            }
+            waited?;
         }
         match arguments.output {
             Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name)))?,
             None => print_line(format_args!("{}", describe(&name, has_file, arguments.wait)))?,
         }
     }
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    if missing.is_empty() || arguments.ignore_not_found {
-        return Ok(ExitCode::SUCCESS);
-    }
-    Err(Error::NotFound(format!(
-        "there is no TenantSnapshot {}; `berth snapshot list -A` lists all that you may see",
-        missing.join(", ")
-    )))
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Why not all snapshots are being deleted: a refusal, or those that do not exist. None if all are, or if those that are missing may be.
+fn find_failure(refusal: Option<Error>, missing: &[String], may_be_missing: bool) -> Option<Error> {
+    let is_complete = missing.is_empty() || may_be_missing;
+    let not_found = (!is_complete).then(|| {
+        Error::NotFound(format!(
+            "there is no TenantSnapshot {}; `berth snapshot list -A` lists all that you may see",
+            missing.join(", ")
+        ))
+    });
+    refusal.or(not_found)
 }
 
 /// What became of a snapshot. Control deletes no file of one without its finalizer.
@@ -169,6 +179,21 @@ mod tests {
             text.starts_with("TenantSnapshot team/a is deleted. ") && text.ends_with("the file stays."),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_refusal_and_names_that_do_not_exist_are_failures() {
+        let missing = ["team/a".to_owned(), "team/b".to_owned()];
+        assert!(find_failure(None, &[], false).is_none());
+        assert!(find_failure(None, &missing, true).is_none());
+        let error = find_failure(None, &missing, false).unwrap();
+        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains("team/a, team/b;"), "{error}");
+        let refusal = || Some(Error::Failed("forbidden".into()));
+        for may_be_missing in [false, true] {
+            let error = find_failure(refusal(), &missing, may_be_missing).unwrap();
+            assert_eq!(error.to_string(), "forbidden");
+        }
     }
 
     #[test]

@@ -243,7 +243,7 @@ fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, 
         if target.contains(DEVICE_MOUNTS) {
             issues.deny(
                 format!("{path}.mountPath"),
-                "mounts below this path select devices without the scheduler: request them as resources",
+                format!("paths that contain {DEVICE_MOUNTS} choose devices without the scheduler: request these as resources"),
             );
         }
         copied.insert("mountPath".into(), target.into());

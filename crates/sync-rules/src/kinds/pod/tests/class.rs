@@ -276,6 +276,20 @@ fn variables_never_choose_devices() {
 }
 
 #[test]
+fn people_learn_what_a_path_of_a_mount_may_not_contain() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let mount = json!({"name": "v", "mountPath": "/data/nvidia-container-devices-old"});
+    let spec = json!({"containers": [{"name": "a", "volumeMounts": [mount]}]});
+    let denied = Pods.translate(&cache, &name(), &pod(&spec)).unwrap_err();
+    assert_eq!(denied.len(), 1);
+    assert!(
+        denied[0].why.contains("contain nvidia-container-devices"),
+        "{}",
+        denied[0].why
+    );
+}
+
+#[test]
 fn the_class_gives_device_variables_by_name() {
     let cache = cache(SchedulingMode::Host, |policy| {
         policy.pods.device_variables = vec!["NVIDIA_GDS".into()];
