@@ -161,38 +161,52 @@ impl<'a> Tree<'a> {
 
     /// GPUs that a tenant holds, or that are kept for it.
     pub fn add_used(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.used += gpus);
-        self.count_again(tenant);
+        self.change_used(tenant, |used| used + gpus);
     }
 
     /// The reverse of [`Self::add_used`].
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
-        self.count_again(tenant);
+        self.change_used(tenant, |used| used.saturating_sub(gpus));
+    }
+
+    fn change_used(&mut self, tenant: usize, change: impl Fn(u64) -> u64) {
+        for at in 0..self.paths[tenant].len() {
+            let number = self.paths[tenant][at];
+            let branch = &mut self.branches[number];
+            branch.used = change(branch.used);
+            self.standings[number] = Standing::of(branch);
+            self.count_again(number);
+        }
     }
 
     /// Counts `after` of the GPUs in use as a part of minimums where `before` were counted.
     pub fn change_minimum(&mut self, tenant: usize, before: u64, after: u64) {
         let leaf = &mut self.branches[self.paths[tenant][0]];
         leaf.minimum = (leaf.minimum + after).saturating_sub(before);
-        self.count_again(tenant);
+        for at in 0..self.paths[tenant].len() {
+            if !self.count_again(self.paths[tenant][at]) {
+                break;
+            }
+        }
     }
 
-    /// Counts again what follows from the use of a tenant, from the tenant upwards: what nominal quotas cover first, and what is not lent. So no
-    /// look at it has to visit the whole tree.
-    fn count_again(&mut self, tenant: usize) {
-        for number in &self.paths[tenant] {
-            let branch = &mut self.branches[*number];
-            let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
-            let not_lent = branch.not_lendable.saturating_sub(branch.used);
-            let not_lent = not_lent.max(branch.not_lent_below);
-            let firm_before = std::mem::replace(&mut branch.firm, firm);
-            let not_lent_before = std::mem::replace(&mut branch.not_lent, not_lent);
-            let above = branch.parent;
-            let above = &mut self.branches[above];
-            above.minimum = above.minimum + firm - firm_before;
-            above.not_lent_below = above.not_lent_below + not_lent - not_lent_before;
+    /// Counts again what follows from the use of a branch: what its nominal quota covers first, and what is not lent. Returns whether this changes something
+    /// for the branch above. If each branch is counted upwards from a tenant, no look at the tree has to visit all of it.
+    fn count_again(&mut self, number: usize) -> bool {
+        let branch = &mut self.branches[number];
+        let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
+        let not_lent = branch.not_lendable.saturating_sub(branch.used);
+        let not_lent = not_lent.max(branch.not_lent_below);
+        if (firm, not_lent) == (branch.firm, branch.not_lent) {
+            return false;
         }
+        let firm_before = std::mem::replace(&mut branch.firm, firm);
+        let not_lent_before = std::mem::replace(&mut branch.not_lent, not_lent);
+        let above = branch.parent;
+        let above = &mut self.branches[above];
+        above.minimum = above.minimum + firm - firm_before;
+        above.not_lent_below = above.not_lent_below + not_lent - not_lent_before;
+        true
     }
 
     /// GPUs of a node that is cordoned but still there.
