@@ -5,6 +5,7 @@ use crate::load::Load;
 use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 /// One pool: its nodes, and the node groups that request them.
 pub(crate) struct View<'a> {
@@ -240,21 +241,23 @@ impl<'a> Catalog<'a> {
         let requests = names.number_requests(&node_groups);
         let domains = list_domains(pool, &objects);
         let domain_numbers: HashMap<&str, usize> = domains.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-        let mut groups_of: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut groups_of: Vec<Vec<usize>> = vec![Vec::new(); self.tenants.len()];
         for (number, group) in node_groups.iter().enumerate() {
-            groups_of.entry(group.tenant).or_default().push(number);
+            groups_of[group.tenant].push(number);
         }
+        let (mut last_tenant, mut last_domain) = (LastName::default(), LastName::default());
         let (mut kinds, mut scratch) = (Vec::new(), Vec::new());
-        let mut known: HashMap<Vec<u64>, usize> = HashMap::new();
+        let mut known: BTreeMap<Vec<u64>, usize> = BTreeMap::new();
         let mut nodes = Vec::with_capacity(objects.len());
         for object in objects {
             let (tenant, group) = match &object.state {
-                NodeState::Owned(owner) => (self.find_tenant(&owner.tenant), Some(&owner.node_group)),
-                NodeState::Draining { tenant, .. } => (self.find_tenant(tenant), None),
+                NodeState::Owned(owner) => (Some(&owner.tenant), Some(&owner.node_group)),
+                NodeState::Draining { tenant, .. } => (Some(tenant), None),
                 _ => (None, None),
             };
+            let tenant = tenant.and_then(|uid| last_tenant.find(uid, |uid| self.find_tenant(uid)));
             let group = group.and_then(|name| {
-                let mut of_tenant = groups_of.get(&tenant?)?.iter().copied();
+                let mut of_tenant = groups_of[tenant?].iter().copied();
                 of_tenant.find(|group| node_groups[*group].spec.name == *name)
             });
             if let Some(group) = group {
@@ -267,7 +270,7 @@ impl<'a> Catalog<'a> {
                 kinds.len() - 1
             });
             let domain = object.domain.as_deref();
-            let domain = domain.and_then(|name| domain_numbers.get(name).copied());
+            let domain = domain.and_then(|name| last_domain.find(name, |name| domain_numbers.get(name).copied()));
             nodes.push(PoolNode {
                 object,
                 kind,
@@ -305,6 +308,21 @@ impl<'a> Catalog<'a> {
             highest_priority: spec.demand.iter().map(|demand| demand.priority).max(),
         });
         groups.collect()
+    }
+}
+
+/// The number of the name that was looked up last. Nodes that follow each other are often of the same tenant, or of the same domain, and to compare two names
+/// takes less time than a look-up.
+#[derive(Default)]
+struct LastName<'n> {
+    known: Option<(&'n str, Option<usize>)>,
+}
+
+impl<'n> LastName<'n> {
+    fn find(&mut self, name: &'n str, find: impl Fn(&str) -> Option<usize>) -> Option<usize> {
+        let last = self.known.filter(|(last, _)| *last == name);
+        let (_, number) = *self.known.insert(last.unwrap_or_else(|| (name, find(name))));
+        number
     }
 }
 
@@ -350,6 +368,8 @@ fn find_usual_gpus(nodes: &[PoolNode<'_>]) -> u64 {
 fn list_domains<'a>(pool: &Pool, nodes: &[&'a Node]) -> Vec<&'a str> {
     let with_domains = nodes.iter().filter(|_| pool.has_domains);
     let mut domains: Vec<&str> = with_domains.filter_map(|node| node.domain.as_deref()).collect();
+    // Nodes that follow each other are often of one domain.
+    domains.dedup();
     domains.sort_unstable();
     domains.dedup();
     domains
@@ -365,7 +385,7 @@ struct Names<'a> {
     resources: BTreeMap<&'a str, usize>,
     label_keys: Vec<&'a str>,
     label_values: HashMap<(usize, &'a str), u64>,
-    selectors: HashMap<&'a BTreeMap<String, String>, usize>,
+    selectors: BTreeMap<&'a BTreeMap<String, String>, usize>,
 }
 
 impl<'a> Names<'a> {
@@ -374,7 +394,7 @@ impl<'a> Names<'a> {
             pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
         let mut label_keys: Vec<&str> = Vec::new();
         let mut label_values = HashMap::new();
-        let mut selectors = HashMap::from([(&NO_SELECTOR, ANY)]);
+        let mut selectors = BTreeMap::from([(&NO_SELECTOR, ANY)]);
         for demand in node_groups.iter().flat_map(|group| &group.spec.demand) {
             for name in demand.pod_sets.iter().flat_map(|pods| pods.requests.keys()) {
                 let next = resources.len();
@@ -448,14 +468,22 @@ impl<'a> Names<'a> {
     }
 
     fn number_requests(&self, node_groups: &[PoolNodeGroup<'a>]) -> Vec<Request<'a>> {
-        let mut requests = Vec::new();
+        let mut requests = Vec::with_capacity(node_groups.iter().map(|group| group.spec.demand.len()).sum());
+        // Most pods request the same as others.
+        let (mut known, mut scratch): (BTreeSet<Rc<[u64]>>, Vec<u64>) = Default::default();
         for (number, group) in node_groups.iter().enumerate() {
             for demand in &group.spec.demand {
                 let pods = demand.pod_sets.iter().map(|pods| {
-                    let mut each = vec![0; self.resources.len() + 1];
+                    scratch.clear();
+                    scratch.resize(self.resources.len() + 1, 0);
                     for (name, amount) in &pods.requests {
-                        each[self.resources[name.as_str()]] = *amount;
+                        scratch[self.resources[name.as_str()]] = *amount;
                     }
+                    let each = known.get(scratch.as_slice()).cloned().unwrap_or_else(|| {
+                        let each: Rc<[u64]> = scratch.as_slice().into();
+                        known.insert(Rc::clone(&each));
+                        each
+                    });
                     (pods.count, each)
                 });
                 requests.push(Request {
