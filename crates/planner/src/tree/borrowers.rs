@@ -117,7 +117,7 @@ impl<'a> Tree<'a> {
         claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let levels = self.path(claimant).filter_map(|number| {
+        let levels = self.paths[claimant].iter().copied().filter_map(|number| {
             let side = &self.branches[number];
             let is_due = claim.urgent || side.has_room(claim.additional_gpus);
             (is_due || claim.fair).then(|| Givers {
@@ -131,7 +131,7 @@ impl<'a> Tree<'a> {
                 },
             })
         });
-        self.richest_first(&levels.collect::<Vec<_>>(), claim, take)
+        self.richest_first(levels, claim, take)
     }
 
     /// Whether a branch is one of `givers`, and has to give something.
@@ -160,13 +160,13 @@ impl<'a> Tree<'a> {
             least_ratio: 0,
             ..*givers
         };
-        self.richest_first(&[below], claim, take)
+        self.richest_first(std::iter::once(below), claim, take)
     }
 
     /// Calls `take` for the tenants below those branches that have to give something, the branch furthest above its quota first, until it returns something.
-    fn richest_first<T>(
+    fn richest_first<'h, T>(
         &self,
-        levels: &[Givers<'_>],
+        levels: impl Iterator<Item = Givers<'h>> + Clone,
         claim: &ReclaimClaim,
         take: &mut dyn FnMut(usize) -> Option<T>,
     ) -> Option<T> {
@@ -174,26 +174,26 @@ impl<'a> Tree<'a> {
         // Usually the first has something to give: the others are not put in order. Most of them rank below one that was seen before, which is a shorter look
         // than whether they have to give something.
         let (mut first, mut highest) = (None, (Ratio::default(), Reverse(usize::MAX)));
-        for level in levels {
+        for level in levels.clone() {
             for number in self.branches[level.parent].children.iter().copied() {
-                if rank(number) > highest && self.has_to_give(number, level, claim) {
+                if rank(number) > highest && self.has_to_give(number, &level, claim) {
                     (first, highest) = (Some((number, level)), rank(number));
                 }
             }
         }
         let (first, level) = first?;
-        if let Some(found) = self.take_from(first, level, claim, take) {
+        if let Some(found) = self.take_from(first, &level, claim, take) {
             return Some(found);
         }
-        let others = levels.iter().flat_map(|level| {
+        let others = levels.flat_map(|level| {
             let children = self.branches[level.parent].children.iter().copied();
             children.map(move |number| (number, level))
         });
         let others = others.filter(|(number, level)| *number != first && self.has_to_give(*number, level, claim));
-        let mut others: Vec<(usize, &Givers<'_>)> = others.collect();
+        let mut others: Vec<(usize, Givers<'_>)> = others.collect();
         others.sort_by_cached_key(|(number, _)| Reverse(rank(*number)));
         let mut others = others.into_iter();
-        others.find_map(|(number, level)| self.take_from(number, level, claim, take))
+        others.find_map(|(number, level)| self.take_from(number, &level, claim, take))
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.
