@@ -3,19 +3,18 @@
 use crate::load::Load;
 use crate::pass::{Blocked, PlanningPass};
 use crate::stage::{Outcome, Stage};
-use std::collections::HashMap;
+use std::borrow::Cow;
 
-/// What decides how a request ends whose pods may run in any domains, besides what was decided before.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Likeness {
-    group: usize,
+/// What decides how a request of a group ends whose pods may run in any domains, besides what was decided before.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Likeness<'l> {
     /// With the priority of the request.
     stage: Stage,
     selector: usize,
     gang: bool,
     /// The pods that have no node. Their number decides as well: the free node that suits one of them may be small enough for a limit, and that for
     /// eight of them not.
-    unplaced: Load,
+    unplaced: Cow<'l, Load>,
 }
 
 /// How a request ended that got nothing.
@@ -30,9 +29,39 @@ struct Failed<'a> {
 /// Requests that got nothing, the last one of those that are alike.
 #[derive(Default)]
 pub(crate) struct FailedRequests<'a> {
-    known: HashMap<Likeness, Failed<'a>>,
+    /// By group, in the order of what decides. A group has few that differ, and to compare them takes less time than hashing one.
+    known: Vec<Vec<(Likeness<'static>, Failed<'a>)>>,
     /// [`PlanningPass::changes`] when the last of them was noted: all are of no use after a change.
     changes: Option<u64>,
+}
+
+impl<'a> FailedRequests<'a> {
+    fn find(&self, group: usize, likeness: &Likeness<'_>) -> Option<&Failed<'a>> {
+        let known = self.known.get(group)?;
+        let at = known.binary_search_by(|(other, _)| other.cmp(likeness)).ok()?;
+        Some(&known[at].1)
+    }
+
+    fn note(&mut self, group: usize, likeness: Likeness<'static>, failed: Failed<'a>) {
+        self.changes = Some(failed.changes);
+        if group >= self.known.len() {
+            self.known.resize_with(group + 1, Vec::new);
+        }
+        let known = &mut self.known[group];
+        match known.binary_search_by(|(other, _)| other.cmp(&likeness)) {
+            Ok(at) => known[at].1 = failed,
+            Err(at) => known.insert(at, (likeness, failed)),
+        }
+    }
+}
+
+impl Likeness<'_> {
+    fn into_owned(self) -> Likeness<'static> {
+        Likeness {
+            unplaced: Cow::Owned(self.unplaced.into_owned()),
+            ..self
+        }
+    }
 }
 
 impl<'a> PlanningPass<'a> {
@@ -60,9 +89,9 @@ impl<'a> PlanningPass<'a> {
         if got_nothing && is_alike && self.changes == changes {
             let is_blocked = outcome == Outcome::Finished;
             let blocked_by = progress.blocked_by.clone().filter(|_| is_blocked);
-            let likeness = self.likeness(request, stage);
-            self.failed.known.insert(likeness, Failed { changes, blocked_by });
-            self.failed.changes = Some(changes);
+            let likeness = self.likeness(request, stage).into_owned();
+            let group = self.view.requests[request].group;
+            self.failed.note(group, likeness, Failed { changes, blocked_by });
         }
         outcome
     }
@@ -82,14 +111,13 @@ impl<'a> PlanningPass<'a> {
         is_starved && self.starved_gang.is_none()
     }
 
-    fn likeness(&self, request: usize, stage: Stage) -> Likeness {
+    fn likeness(&self, request: usize, stage: Stage) -> Likeness<'_> {
         let spec = &self.view.requests[request];
         Likeness {
-            group: spec.group,
             stage,
             selector: spec.selector,
             gang: spec.demand.gang,
-            unplaced: self.progress[request].unplaced.clone(),
+            unplaced: Cow::Borrowed(&self.progress[request].unplaced),
         }
     }
 
@@ -98,7 +126,8 @@ impl<'a> PlanningPass<'a> {
         if self.failed.changes != Some(self.changes) {
             return None;
         }
-        let failed = self.failed.known.get(&self.likeness(request, stage))?;
+        let group = self.view.requests[request].group;
+        let failed = self.failed.find(group, &self.likeness(request, stage))?;
         (failed.changes == self.changes).then(|| failed.clone())
     }
 

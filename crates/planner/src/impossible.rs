@@ -5,7 +5,7 @@ use crate::load::{Load, Part};
 use crate::pass::{Blocked, PlanningPass};
 use crate::view::View;
 use crate::{Impossible, Topology};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// All nodes of a pool, and which requests fit there.
 #[derive(Default)]
@@ -13,7 +13,7 @@ struct AllNodes {
     /// Listed on first use.
     nodes: Option<AvailableNodes>,
     /// What is known, by the number of the selector, whether one domain is needed, and the pods. Many gangs have pods that are alike.
-    known: HashMap<(usize, bool, Load), bool>,
+    known: BTreeMap<(usize, bool, Load), bool>,
 }
 
 impl AllNodes {

@@ -31,6 +31,7 @@ mod kept_by_pods;
 mod load;
 mod minimum;
 mod minimums_first;
+mod names;
 mod over_limit;
 mod pass;
 mod placement;

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 /// Pods that still have to be placed. Amounts are by the resource numbers of the pool's [`View`](crate::view::View).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Load {
     /// Pods that are alike, the largest first.
     pub parts: Vec<Part>,
 }
 
 /// Pods that are alike.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Part {
     pub left: u32,
     pub each: Rc<[u64]>,
@@ -25,17 +25,15 @@ impl Part {
 
 impl Load {
     /// Pods by amount; large ones are placed first, since small ones fit into what is left.
-    pub fn new(mut pods: Vec<(u32, Vec<u64>)>) -> Self {
+    pub fn new(mut pods: Vec<(u32, impl Ord + Into<Rc<[u64]>>)>) -> Self {
         pods.retain(|(count, _)| *count > 0);
         pods.sort_by(|a, b| b.1.cmp(&a.1));
         let mut parts: Vec<Part> = Vec::with_capacity(pods.len());
         for (count, each) in pods {
+            let each = each.into();
             match parts.last_mut() {
-                Some(last) if *last.each == *each => last.left += count,
-                _ => parts.push(Part {
-                    left: count,
-                    each: each.into(),
-                }),
+                Some(last) if last.each == each => last.left += count,
+                _ => parts.push(Part { left: count, each }),
             }
         }
         Self { parts }

@@ -3,8 +3,8 @@
 //! lacks of a pool or nothing.
 
 use crate::available::Search;
+use crate::names::ANY;
 use crate::pass::{Blocked, Decision, PlanningPass};
-use crate::view::ANY;
 use crate::{ActionReason, Reclaim};
 use std::ops::Range;
 

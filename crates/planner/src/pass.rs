@@ -12,7 +12,7 @@ use crate::unused_nodes::LeftUnused;
 use crate::victims::Victims;
 use crate::view::View;
 use crate::{ActionReason, Impossible, PoolHealth, Seconds, UnusedNodes};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 /// What happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +76,8 @@ pub(crate) struct GroupState<'a> {
     pub held: u32,
     /// Those of them that stay.
     pub staying: u32,
-    /// How many of those count for how many GPUs.
-    pub sizes: BTreeMap<u64, u32>,
+    /// For how many GPUs those count, in this order, and how many of them count for that many. Most groups have nodes of one size.
+    pub sizes: Vec<(u64, u32)>,
     /// GPUs of its minimum.
     pub minimum_gpus: u64,
     /// Free capacity of nodes that stay: (node, amounts), the fullest first.

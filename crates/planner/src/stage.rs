@@ -1,7 +1,7 @@
 //! Which requests are served now, and how far a request has come.
 
 /// What is served now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stage {
     /// Only requests within a nominal quota at this depth of the tree, or deeper. Deeper quotas are served first: the nominal
     /// quota of a team is not for other teams of its organization, whatever the organization has.

@@ -32,7 +32,10 @@ impl PlanningPass<'_> {
         let had_spare = self.has_spare_nodes(group);
         let state = &mut self.groups[group];
         state.staying += 1;
-        *state.sizes.entry(gpus).or_default() += 1;
+        match state.sizes.binary_search_by_key(&gpus, |(size, _)| *size) {
+            Ok(at) => state.sizes[at].1 += 1,
+            Err(at) => state.sizes.insert(at, (gpus, 1)),
+        }
         self.note_spare_nodes(group, had_spare);
         self.tree.add_used(self.view.node_groups[group].tenant, gpus);
         self.count_minimum(group);
@@ -43,10 +46,10 @@ impl PlanningPass<'_> {
         let had_spare = self.has_spare_nodes(group);
         let state = &mut self.groups[group];
         state.staying -= 1;
-        if let Some(count) = state.sizes.get_mut(&gpus) {
-            *count -= 1;
-            if *count == 0 {
-                state.sizes.remove(&gpus);
+        if let Ok(at) = state.sizes.binary_search_by_key(&gpus, |(size, _)| *size) {
+            state.sizes[at].1 -= 1;
+            if state.sizes[at].1 == 0 {
+                state.sizes.remove(at);
             }
         }
         self.note_spare_nodes(group, had_spare);
@@ -58,6 +61,9 @@ impl PlanningPass<'_> {
     /// nodes of several sizes and puts them back would leave another sum.
     fn count_minimum(&mut self, group: usize) {
         let of = &self.view.node_groups[group];
+        if of.spec.min_nodes == 0 {
+            return;
+        }
         let state = &mut self.groups[group];
         let (mut left, mut gpus) = (of.spec.min_nodes, 0);
         for (size, count) in &state.sizes {

@@ -165,7 +165,8 @@ impl PlanningPass<'_> {
         if self.view.pool.reclaim == Reclaim::Never || !may_lose_any {
             return list;
         }
-        for at in of.nodes.iter().copied() {
+        // The last one first: where the nodes are alike, the list is in order then, and sorting it takes no time.
+        for at in of.nodes.iter().rev().copied() {
             let node = &self.view.nodes[at];
             let Some(owner) = node.owner().filter(|_| node.is_serving()) else {
                 continue;

@@ -2,6 +2,7 @@
 //! not matter.
 
 use crate::load::Load;
+use crate::names::Names;
 use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -236,25 +237,26 @@ impl<'a> Catalog<'a> {
         let mut objects = self.nodes.get(pool.name.as_str()).cloned().unwrap_or_default();
         objects.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut node_groups = self.list_node_groups(pool);
-        let names = Names::of(pool, &node_groups);
-        let requests = names.number_requests(&node_groups);
+        let (names, requests) = Names::read(pool, &node_groups);
         let domains = list_domains(pool, &objects);
         let domain_numbers: HashMap<&str, usize> = domains.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-        let mut groups_of: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut groups_of: Vec<Vec<usize>> = vec![Vec::new(); self.tenants.len()];
         for (number, group) in node_groups.iter().enumerate() {
-            groups_of.entry(group.tenant).or_default().push(number);
+            groups_of[group.tenant].push(number);
         }
+        let (mut last_tenant, mut last_domain) = (LastName::default(), LastName::default());
         let (mut kinds, mut scratch) = (Vec::new(), Vec::new());
-        let mut known: HashMap<Vec<u64>, usize> = HashMap::new();
+        let mut known: BTreeMap<Vec<u64>, usize> = BTreeMap::new();
         let mut nodes = Vec::with_capacity(objects.len());
         for object in objects {
             let (tenant, group) = match &object.state {
-                NodeState::Owned(owner) => (self.find_tenant(&owner.tenant), Some(&owner.node_group)),
-                NodeState::Draining { tenant, .. } => (self.find_tenant(tenant), None),
+                NodeState::Owned(owner) => (Some(&owner.tenant), Some(&owner.node_group)),
+                NodeState::Draining { tenant, .. } => (Some(tenant), None),
                 _ => (None, None),
             };
+            let tenant = tenant.and_then(|uid| last_tenant.find(uid, |uid| self.find_tenant(uid)));
             let group = group.and_then(|name| {
-                let mut of_tenant = groups_of.get(&tenant?)?.iter().copied();
+                let mut of_tenant = groups_of[tenant?].iter().copied();
                 of_tenant.find(|group| node_groups[*group].spec.name == *name)
             });
             if let Some(group) = group {
@@ -267,7 +269,7 @@ impl<'a> Catalog<'a> {
                 kinds.len() - 1
             });
             let domain = object.domain.as_deref();
-            let domain = domain.and_then(|name| domain_numbers.get(name).copied());
+            let domain = domain.and_then(|name| last_domain.find(name, |name| domain_numbers.get(name).copied()));
             nodes.push(PoolNode {
                 object,
                 kind,
@@ -289,7 +291,7 @@ impl<'a> Catalog<'a> {
             requests_by_group: list_by_group(&requests),
             wait_ranks: rank_by_wait(&requests),
             requests,
-            resources: names.resources,
+            resources: names.into_resources(),
         }
     }
 
@@ -305,6 +307,21 @@ impl<'a> Catalog<'a> {
             highest_priority: spec.demand.iter().map(|demand| demand.priority).max(),
         });
         groups.collect()
+    }
+}
+
+/// The number of the name that was looked up last. Nodes that follow each other are often of the same tenant, or of the same domain, and to compare two names
+/// takes less time than a look-up.
+#[derive(Default)]
+struct LastName<'n> {
+    known: Option<(&'n str, Option<usize>)>,
+}
+
+impl<'n> LastName<'n> {
+    fn find(&mut self, name: &'n str, find: impl Fn(&str) -> Option<usize>) -> Option<usize> {
+        let last = self.known.filter(|(last, _)| *last == name);
+        let (_, number) = *self.known.insert(last.unwrap_or_else(|| (name, find(name))));
+        number
     }
 }
 
@@ -350,122 +367,9 @@ fn find_usual_gpus(nodes: &[PoolNode<'_>]) -> u64 {
 fn list_domains<'a>(pool: &Pool, nodes: &[&'a Node]) -> Vec<&'a str> {
     let with_domains = nodes.iter().filter(|_| pool.has_domains);
     let mut domains: Vec<&str> = with_domains.filter_map(|node| node.domain.as_deref()).collect();
+    // Nodes that follow each other are often of one domain.
+    domains.dedup();
     domains.sort_unstable();
     domains.dedup();
     domains
-}
-
-/// The selector that every node matches.
-pub(crate) const ANY: usize = 0;
-static NO_SELECTOR: BTreeMap<String, String> = BTreeMap::new();
-
-/// Numbers for the resources and labels that the demand of a pool names.
-struct Names<'a> {
-    /// The pool's own resource is the first, if it has one.
-    resources: BTreeMap<&'a str, usize>,
-    label_keys: Vec<&'a str>,
-    label_values: HashMap<(usize, &'a str), u64>,
-    selectors: HashMap<&'a BTreeMap<String, String>, usize>,
-}
-
-impl<'a> Names<'a> {
-    fn of(pool: &'a Pool, node_groups: &[PoolNodeGroup<'a>]) -> Self {
-        let mut resources: BTreeMap<&str, usize> =
-            pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
-        let mut label_keys: Vec<&str> = Vec::new();
-        let mut label_values = HashMap::new();
-        let mut selectors = HashMap::from([(&NO_SELECTOR, ANY)]);
-        for demand in node_groups.iter().flat_map(|group| &group.spec.demand) {
-            for name in demand.pod_sets.iter().flat_map(|pods| pods.requests.keys()) {
-                let next = resources.len();
-                resources.entry(name).or_insert(next);
-            }
-            let next = selectors.len();
-            if demand.selector.is_empty() || selectors.contains_key(&demand.selector) {
-                continue;
-            }
-            selectors.insert(&demand.selector, next);
-            for (key, value) in &demand.selector {
-                let at = label_keys.iter().position(|known| known == key).unwrap_or_else(|| {
-                    label_keys.push(key);
-                    label_keys.len() - 1
-                });
-                let next = label_values.len() as u64 + 1;
-                label_values.entry((at, value.as_str())).or_insert(next);
-            }
-        }
-        Self {
-            resources,
-            label_keys,
-            label_values,
-            selectors,
-        }
-    }
-
-    /// Writes the capacity by resource number, then the values of the labels that selectors name.
-    fn describe(&self, node: &Node, into: &mut Vec<u64>) {
-        into.clear();
-        into.resize(self.resources.len() + 1, 0);
-        into[self.resources.len()] = 1;
-        for (name, amount) in &node.capacity {
-            if let Some(number) = self.resources.get(name.as_str()) {
-                into[*number] = *amount;
-            }
-        }
-        for (at, key) in self.label_keys.iter().enumerate() {
-            let value = node.labels.get(*key);
-            into.push(
-                value
-                    .and_then(|value| self.label_values.get(&(at, value.as_str())).copied())
-                    .unwrap_or(0),
-            );
-        }
-    }
-
-    fn kind(&self, pool: &Pool, described: &[u64]) -> Kind {
-        let (capacity, labels) = described.split_at(self.resources.len() + 1);
-        let mut matches = vec![false; self.selectors.len()];
-        for (selector, number) in &self.selectors {
-            matches[*number] = selector.iter().all(|(key, value)| {
-                let at = self.label_keys.iter().position(|known| known == key);
-                at.is_some_and(|at| self.label_values.get(&(at, value.as_str())) == Some(&labels[at]))
-            });
-        }
-        Kind {
-            gpus: pool.count_reported(capacity[0]),
-            capacity: capacity.to_vec(),
-            matches,
-        }
-    }
-
-    /// The number of a selector. Most requests have none.
-    fn number_of(&self, selector: &BTreeMap<String, String>) -> usize {
-        if selector.is_empty() {
-            ANY
-        } else {
-            self.selectors[selector]
-        }
-    }
-
-    fn number_requests(&self, node_groups: &[PoolNodeGroup<'a>]) -> Vec<Request<'a>> {
-        let mut requests = Vec::new();
-        for (number, group) in node_groups.iter().enumerate() {
-            for demand in &group.spec.demand {
-                let pods = demand.pod_sets.iter().map(|pods| {
-                    let mut each = vec![0; self.resources.len() + 1];
-                    for (name, amount) in &pods.requests {
-                        each[self.resources[name.as_str()]] = *amount;
-                    }
-                    (pods.count, each)
-                });
-                requests.push(Request {
-                    group: number,
-                    demand,
-                    selector: self.number_of(&demand.selector),
-                    load: Load::new(pods.collect()),
-                });
-            }
-        }
-        requests
-    }
 }

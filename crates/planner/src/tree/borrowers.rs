@@ -1,6 +1,6 @@
 //! Which tenants hold more than their nominal quota and have to give nodes back.
 
-use super::standing::Standing;
+use super::standing::{Ratio, Standing};
 use super::{Branch, QuotaLimit, TenantSet, Tree};
 use std::cmp::Reverse;
 
@@ -17,11 +17,16 @@ pub(crate) struct ReclaimClaim {
     pub urgent: bool,
 }
 
-/// A branch that has to give something, and the tenants below it that may have it.
+/// Branches below the same one that may have to give something.
 #[derive(Clone, Copy)]
-struct Giver<'h> {
-    number: usize,
+struct Givers<'h> {
+    parent: usize,
+    /// The one of them that is the claimant's.
+    without: Option<usize>,
+    /// The tenants below them that may have something.
     holders: &'h TenantSet,
+    /// One of them gives nothing if it then had less of its fair share than this.
+    least_ratio: u64,
 }
 
 impl<'a> Tree<'a> {
@@ -112,65 +117,83 @@ impl<'a> Tree<'a> {
         claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let siblings = |number: usize| &self.branches[self.branches[number].parent].children;
-        let mut givers = Vec::with_capacity(self.path(claimant).map(|number| siblings(number).len()).sum());
-        for number in self.path(claimant) {
+        let levels = self.paths[claimant].iter().copied().filter_map(|number| {
             let side = &self.branches[number];
             let is_due = claim.urgent || side.has_room(claim.additional_gpus);
-            if !is_due && !claim.fair {
-                continue;
-            }
-            let holders = if is_due { holders } else { fair };
-            let ratio = side.borrowed_ratio_with(claim.additional_gpus);
-            let giving = siblings(number).iter().copied().filter(|sibling| {
-                *sibling != number
-                    && self.has_to_give(*sibling, holders, claim)
-                    && (is_due || ratio <= self.standings[*sibling].borrowed_ratio_without(claim.least))
-            });
-            givers.extend(giving.map(|number| Giver { number, holders }));
-        }
-        self.richest_first(givers.iter().copied(), &mut |giver| self.take_from(giver, claim, take))
+            (is_due || claim.fair).then(|| Givers {
+                parent: side.parent,
+                without: Some(number),
+                holders: if is_due { holders } else { fair },
+                least_ratio: if is_due {
+                    0
+                } else {
+                    side.borrowed_ratio_with(claim.additional_gpus)
+                },
+            })
+        });
+        self.richest_first(levels, claim, take)
     }
 
-    fn has_to_give(&self, number: usize, holders: &TenantSet, claim: &ReclaimClaim) -> bool {
+    /// Whether a branch is one of `givers`, and has to give something.
+    fn has_to_give(&self, number: usize, givers: &Givers<'_>, claim: &ReclaimClaim) -> bool {
         let standing = &self.standings[number];
         debug_assert_eq!(*standing, Standing::of(&self.branches[number]));
-        holders.below[number] > 0 && standing.can_give(claim.least)
+        givers.holders.below[number] > 0
+            && givers.without != Some(number)
+            && standing.can_give(claim.least)
+            && (givers.least_ratio == 0 || givers.least_ratio <= standing.borrowed_ratio_without(claim.least))
     }
 
     fn take_from<T>(
         &self,
-        giver: Giver<'_>,
+        number: usize,
+        givers: &Givers<'_>,
         claim: &ReclaimClaim,
         take: &mut dyn FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let branch = &self.branches[giver.number];
-        if let Some(tenant) = branch.tenant {
+        if let Some(tenant) = self.branches[number].tenant {
             return take(tenant);
         }
-        let children = branch.children.iter().map(|number| Giver {
-            number: *number,
-            ..giver
-        });
-        let giving = children.filter(|child| self.has_to_give(child.number, child.holders, claim));
-        self.richest_first(giving, &mut |child| self.take_from(child, claim, take))
+        let below = Givers {
+            parent: number,
+            without: None,
+            least_ratio: 0,
+            ..*givers
+        };
+        self.richest_first(std::iter::once(below), claim, take)
     }
 
-    /// Calls `take` for branches, the one furthest above its quota first, until it returns something.
+    /// Calls `take` for the tenants below those branches that have to give something, the branch furthest above its quota first, until it returns something.
     fn richest_first<'h, T>(
         &self,
-        givers: impl Iterator<Item = Giver<'h>> + Clone,
-        take: &mut dyn FnMut(Giver<'h>) -> Option<T>,
+        levels: impl Iterator<Item = Givers<'h>> + Clone,
+        claim: &ReclaimClaim,
+        take: &mut dyn FnMut(usize) -> Option<T>,
     ) -> Option<T> {
-        let rank = |giver: &Giver<'_>| (self.standings[giver.number].held, Reverse(giver.number));
-        // Usually the first has something to give: the others are not put in order.
-        let first = givers.clone().max_by_key(rank)?;
-        if let Some(found) = take(first) {
+        let rank = |number: usize| (self.standings[number].held, Reverse(number));
+        // Usually the first has something to give: the others are not put in order. Most of them rank below one that was seen before, which is a shorter look
+        // than whether they have to give something.
+        let (mut first, mut highest) = (None, (Ratio::default(), Reverse(usize::MAX)));
+        for level in levels.clone() {
+            for number in self.branches[level.parent].children.iter().copied() {
+                if rank(number) > highest && self.has_to_give(number, &level, claim) {
+                    (first, highest) = (Some((number, level)), rank(number));
+                }
+            }
+        }
+        let (first, level) = first?;
+        if let Some(found) = self.take_from(first, &level, claim, take) {
             return Some(found);
         }
-        let mut others: Vec<Giver<'_>> = givers.filter(|giver| giver.number != first.number).collect();
-        others.sort_by_cached_key(|giver| Reverse(rank(giver)));
-        others.into_iter().find_map(take)
+        let others = levels.flat_map(|level| {
+            let children = self.branches[level.parent].children.iter().copied();
+            children.map(move |number| (number, level))
+        });
+        let others = others.filter(|(number, level)| *number != first && self.has_to_give(*number, level, claim));
+        let mut others: Vec<(usize, Givers<'_>)> = others.collect();
+        others.sort_by_cached_key(|(number, _)| Reverse(rank(*number)));
+        let mut others = others.into_iter();
+        others.find_map(|(number, level)| self.take_from(number, &level, claim, take))
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.

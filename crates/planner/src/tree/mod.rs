@@ -161,37 +161,31 @@ impl<'a> Tree<'a> {
 
     /// GPUs that a tenant holds, or that are kept for it.
     pub fn add_used(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.used += gpus);
-        self.count_again(tenant);
+        self.change_used(tenant, |used| used + gpus);
     }
 
     /// The reverse of [`Self::add_used`].
     pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
-        self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
-        self.count_again(tenant);
+        self.change_used(tenant, |used| used.saturating_sub(gpus));
+    }
+
+    fn change_used(&mut self, tenant: usize, change: impl Fn(u64) -> u64) {
+        for number in self.paths[tenant].iter().copied() {
+            let branch = &mut self.branches[number];
+            branch.used = change(branch.used);
+            self.standings[number] = Standing::of(branch);
+            count_again(&mut self.branches, number);
+        }
     }
 
     /// Counts `after` of the GPUs in use as a part of minimums where `before` were counted.
     pub fn change_minimum(&mut self, tenant: usize, before: u64, after: u64) {
         let leaf = &mut self.branches[self.paths[tenant][0]];
         leaf.minimum = (leaf.minimum + after).saturating_sub(before);
-        self.count_again(tenant);
-    }
-
-    /// Counts again what follows from the use of a tenant, from the tenant upwards: what nominal quotas cover first, and what is not lent. So no
-    /// look at it has to visit the whole tree.
-    fn count_again(&mut self, tenant: usize) {
-        for number in &self.paths[tenant] {
-            let branch = &mut self.branches[*number];
-            let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
-            let not_lent = branch.not_lendable.saturating_sub(branch.used);
-            let not_lent = not_lent.max(branch.not_lent_below);
-            let firm_before = std::mem::replace(&mut branch.firm, firm);
-            let not_lent_before = std::mem::replace(&mut branch.not_lent, not_lent);
-            let above = branch.parent;
-            let above = &mut self.branches[above];
-            above.minimum = above.minimum + firm - firm_before;
-            above.not_lent_below = above.not_lent_below + not_lent - not_lent_before;
+        for number in self.paths[tenant].iter().copied() {
+            if !count_again(&mut self.branches, number) {
+                break;
+            }
         }
     }
 
@@ -302,11 +296,15 @@ impl<'a> Tree<'a> {
             if let Some(tenant) = self.branches[number].tenant {
                 return Some(tenant);
             }
-            let children = self.branches[number]
-                .children
-                .iter()
-                .filter(|child| tenants.below[**child] > 0);
-            number = *children.min_by_key(|child| (self.standings[**child].serving_order, **child))?;
+            // Most of them come after one that was seen before, which is a shorter look than whether a tenant below waits.
+            let (mut next, mut least) = (None, ((u64::MAX, u64::MAX), usize::MAX));
+            for child in self.branches[number].children.iter().copied() {
+                let order = (self.standings[child].serving_order, child);
+                if order < least && tenants.below[child] > 0 {
+                    (next, least) = (Some(child), order);
+                }
+            }
+            number = next?;
         }
     }
 
@@ -330,6 +328,25 @@ impl<'a> Tree<'a> {
             tenants.below[number] -= 1;
         }
     }
+}
+
+/// Counts again what follows from the use of a branch: what its nominal quota covers first, and what is not lent. Returns whether this changes something for the
+/// branch above. If each branch is counted upwards from a tenant, no look at the tree has to visit all of it.
+fn count_again(branches: &mut [Branch<'_>], number: usize) -> bool {
+    let branch = &mut branches[number];
+    let firm = branch.minimum.max(branch.used.min(branch.nominal_quota));
+    let not_lent = branch.not_lendable.saturating_sub(branch.used);
+    let not_lent = not_lent.max(branch.not_lent_below);
+    if (firm, not_lent) == (branch.firm, branch.not_lent) {
+        return false;
+    }
+    let firm_before = std::mem::replace(&mut branch.firm, firm);
+    let not_lent_before = std::mem::replace(&mut branch.not_lent, not_lent);
+    let above = branch.parent;
+    let above = &mut branches[above];
+    above.minimum = above.minimum + firm - firm_before;
+    above.not_lent_below = above.not_lent_below + not_lent - not_lent_before;
+    true
 }
 
 /// How many tenants are counted below each branch.
