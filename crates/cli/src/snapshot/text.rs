@@ -1,6 +1,9 @@
 //! Snapshots as people read them.
 
-use berth_api::{TenantSnapshot, conditions::COMPLETED};
+use berth_api::{
+    TenantSnapshot,
+    conditions::{COMPLETED, DELETING},
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -44,8 +47,9 @@ fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 12] {
     let size = status.bytes.map(format_bytes);
     let objects = status.objects.map(|objects| objects.to_string());
     let created = snapshot.creation_timestamp().map(|created| created.0);
-    let mut conditions = status.conditions.iter();
-    let unmet = conditions.find(|condition| condition.type_ == COMPLETED && condition.status != "True");
+    let of_type = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
+    // Of one that was deleted people want to know why it is still there.
+    let shown = of_type(DELETING).or_else(|| of_type(COMPLETED).filter(|condition| condition.status != "True"));
     [
         snapshot.namespace().unwrap_or_default(),
         snapshot.name_any(),
@@ -54,11 +58,11 @@ fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 12] {
         format_optional(objects.as_ref()),
         format_optional(size.as_ref()),
         format_age_since(created, now),
-        format_optional(unmet.map(|condition| &condition.reason)),
+        format_optional(shown.map(|condition| &condition.reason)),
         trigger(snapshot).to_owned(),
         format_optional(status.version.as_ref()),
         format_moment(status.expires_at.as_ref()),
-        format_optional(unmet.map(|condition| &condition.message)),
+        format_optional(shown.map(|condition| &condition.message)),
     ]
 }
 
@@ -183,6 +187,19 @@ team       c     vision  Pending    -        -     60s  -";
         assert_eq!(ends[0], ["REASON", "TRIGGER", "VERSION", "EXPIRES", "MESSAGE"]);
         assert_eq!(ends[1], ["-", "schedule", "v1.37.1", "2026-12-30T00:00:00Z", "-"]);
         assert_eq!(ends[2], ["StoreError", "manual", "-", "-", "no", "answer"]);
+    }
+
+    #[test]
+    fn a_table_says_why_a_deleted_snapshot_is_still_there() {
+        let conditions = json!([
+            {"type": "Completed", "status": "True", "reason": "Completed", "message": "7 objects", "lastTransitionTime": "2026-11-30T00:00:00Z"},
+            {"type": "Deleting", "status": "True", "reason": "StoreError", "message": "no answer", "lastTransitionTime": "2026-11-30T00:00:00Z"},
+        ]);
+        let kept = snapshot("a", &json!({"phase": "Completed", "conditions": conditions}));
+        let now = "2026-11-30T00:01:00Z".parse().unwrap();
+        let wide = format_snapshots(&[kept], true, now);
+        let row = wide.lines().nth(1).unwrap();
+        assert!(row.contains("StoreError") && row.ends_with("no answer"), "{wide}");
     }
 
     #[test]
