@@ -91,7 +91,7 @@ fn describe(name: &TenantName, has_file: bool, is_gone: bool) -> String {
 }
 
 /// Whether control deletes the file of a snapshot before it lets the object go.
-fn has_file(snapshot: &TenantSnapshot) -> bool {
+pub(super) fn has_file(snapshot: &TenantSnapshot) -> bool {
     snapshot
         .finalizers()
         .iter()

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::delete::has_file;
 use crate::output::{format_age_since, format_columns, format_optional, format_rows, format_time, join_lines};
 use crate::tenant::TenantName;
 
@@ -106,7 +107,12 @@ pub(super) fn describe(snapshot: &TenantSnapshot, now: Timestamp) -> String {
         lines.push(format!("Keys:       {}", status.encryption_keys.join(", ")));
     }
     if snapshot.metadata.deletion_timestamp.is_some() {
-        lines.push("Deleted:    it is being deleted, with its file".into());
+        let file = if has_file(snapshot) {
+            "with its file"
+        } else {
+            "and its file stays, if it has one"
+        };
+        lines.push(format!("Deleted:    it is being deleted, {file}"));
     }
     let heading = ["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"];
     let conditions = format_rows(heading, &status.conditions, |condition| {
@@ -134,7 +140,7 @@ fn format_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::labels::SNAPSHOT_TRIGGER;
+    use berth_api::labels::{SNAPSHOT_FINALIZER, SNAPSHOT_TRIGGER};
     use serde_json::{Value, json};
 
     #[test]
@@ -200,6 +206,25 @@ team       c     vision  Pending    -        -     60s  -";
         let wide = format_snapshots(&[kept], true, now);
         let row = wide.lines().nth(1).unwrap();
         assert!(row.contains("StoreError") && row.ends_with("no answer"), "{wide}");
+    }
+
+    #[test]
+    fn a_file_that_stays_is_not_said_to_be_deleted() {
+        let now = "2026-11-30T00:01:00Z".parse().unwrap();
+        let mut deleted = snapshot("a", &json!({"phase": "Completed"}));
+        assert!(!describe(&deleted, now).contains("Deleted:"));
+        deleted.metadata.deletion_timestamp = deleted.metadata.creation_timestamp.clone();
+        let text = describe(&deleted, now);
+        assert!(
+            text.contains("Deleted:    it is being deleted, and its file stays, if it has one"),
+            "{text}"
+        );
+        deleted.metadata.finalizers = Some(vec![SNAPSHOT_FINALIZER.into()]);
+        let text = describe(&deleted, now);
+        assert!(
+            text.contains("Deleted:    it is being deleted, with its file"),
+            "{text}"
+        );
     }
 
     #[test]
