@@ -117,8 +117,8 @@ async fn how_a_restore_ended_is_said_before_what_becomes_of_the_next_request() {
         restore.remove("completedAt").unwrap();
     });
     case.fixture.context.tenants = Arc::new(Tenants::default());
-    case.ask_again().await;
-    case.check_waits();
+    case.request_of("nightly", false);
+    case.reconcile_until("Waiting").await;
     let is_completed = |case: &Case| case.fixture.status()["restore"]["completedAt"].is_string();
     assert!(is_completed(&case));
     case.request_of("no-such", false);
