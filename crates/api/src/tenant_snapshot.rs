@@ -127,7 +127,8 @@ pub struct TenantSnapshotStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "set"))]
     pub encryption_keys: Vec<String>,
-    /// Completed: everything is in the object store. If not, the reason and the message say why.
+    /// Completed: everything is in the object store; if not, the reason and the message say why. Deleting: the snapshot is being deleted, and its file is
+    /// still there; they say why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -101,7 +101,7 @@ fn describe(name: &TenantName, has_file: bool, is_gone: bool) -> String {
 }
 
 /// Whether control deletes the file of a snapshot before it lets the object go.
-fn has_file(snapshot: &TenantSnapshot) -> bool {
+pub(super) fn has_file(snapshot: &TenantSnapshot) -> bool {
     snapshot
         .finalizers()
         .iter()
@@ -143,14 +143,15 @@ async fn wait_until_gone(host: &Host, name: &TenantName, uid: &str, timeout: Dur
             .map_err(failed("get the snapshot"))?;
         Ok(is_gone(found.as_ref(), uid).then_some(()))
     };
-    let message = || {
-        format!(
-            "TenantSnapshot {name} is still being deleted; Berth goes on: it deletes the file first, and nothing while the tenant is set back to \
-             it. `kubectl -n {} describe tenantsnapshot {}` shows Events",
-            name.namespace, name.name
-        )
-    };
-    wait_for(timeout, check, message).await
+    wait_for(timeout, check, || describe_waiting(name)).await
+}
+
+/// What is said of a snapshot that is not gone in time. Its condition says why, as no Event is written in a namespace that is being deleted.
+fn describe_waiting(name: &TenantName) -> String {
+    format!(
+        "TenantSnapshot {name} is still being deleted; Berth goes on: it deletes the file first, and nothing while the tenant is set back to it. The \
+         condition Deleting in `berth snapshot get {name}` says why"
+    )
 }
 
 /// Whether a snapshot is gone, also if another one has its name.
@@ -194,6 +195,15 @@ mod tests {
             let error = find_failure(refusal(), &missing, may_be_missing).unwrap();
             assert_eq!(error.to_string(), "forbidden");
         }
+    }
+
+    #[test]
+    fn who_has_waited_for_too_long_learns_where_it_is_said_why() {
+        let text = describe_waiting(&TenantName::parse("team/a", "").unwrap());
+        assert!(
+            text.ends_with("condition Deleting in `berth snapshot get team/a` says why"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -28,6 +28,8 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 /// The reason of the condition Restored while a restore fails and is tried again.
 const FAILING: &str = "RestoreFailing";
+/// The same, and another snapshot that somebody asked for meanwhile cannot be used.
+const OTHER_REFUSED: &str = "OtherSnapshotRefused";
 
 /// How often a TenantCluster is read again that was changed before the request was written.
 const MOST_TRIES: u32 = 5;
@@ -271,7 +273,11 @@ fn outcome(before: &TenantCluster, now: &TenantCluster) -> Outcome {
             Outcome::NotReady
         };
     }
-    let is_refused = |condition: &&Condition| condition.status == "False" && !is_under_way(&condition.reason);
+    // The restore goes on: refused is the snapshot of who has asked while it failed, and not that of who waits for the restore.
+    let was_failing =
+        restored_of(before).is_some_and(|known| [FAILING, OTHER_REFUSED].contains(&known.reason.as_str()));
+    let goes_on = |reason: &str| is_under_way(reason) || reason == OTHER_REFUSED && !was_failing;
+    let is_refused = |condition: &&Condition| condition.status == "False" && !goes_on(&condition.reason);
     match restored_of(now).filter(is_refused) {
         Some(refused) => Outcome::Refused {
             message: refused.message.clone(),
@@ -440,5 +446,13 @@ mod tests {
             outcome_of(&refused("RestoreFailing"), "OtherSnapshotRefused"),
             Some(true)
         );
+        assert_eq!(
+            outcome_of(&refused("OtherSnapshotRefused"), "OtherSnapshotRefused"),
+            Some(false)
+        );
+        // Who waits for that restore has asked before it failed.
+        for before in [tenant(&json!({}), &json!({})), refused("OtherTenant")] {
+            assert_eq!(outcome_of(&before, "OtherSnapshotRefused"), None);
+        }
     }
 }

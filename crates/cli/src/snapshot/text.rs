@@ -1,10 +1,14 @@
 //! Snapshots as people read them.
 
-use berth_api::{TenantSnapshot, conditions::COMPLETED};
+use berth_api::{
+    TenantSnapshot,
+    conditions::{COMPLETED, DELETING},
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::delete::has_file;
 use crate::output::{format_age_since, format_columns, format_optional, format_rows, format_time, join_lines};
 use crate::tenant::TenantName;
 
@@ -44,8 +48,9 @@ fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 12] {
     let size = status.bytes.map(format_bytes);
     let objects = status.objects.map(|objects| objects.to_string());
     let created = snapshot.creation_timestamp().map(|created| created.0);
-    let mut conditions = status.conditions.iter();
-    let unmet = conditions.find(|condition| condition.type_ == COMPLETED && condition.status != "True");
+    let of_type = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
+    // Of one that was deleted people want to know why it is still there.
+    let shown = of_type(DELETING).or_else(|| of_type(COMPLETED).filter(|condition| condition.status != "True"));
     [
         snapshot.namespace().unwrap_or_default(),
         snapshot.name_any(),
@@ -54,11 +59,11 @@ fn row(snapshot: &TenantSnapshot, now: Timestamp) -> [String; 12] {
         format_optional(objects.as_ref()),
         format_optional(size.as_ref()),
         format_age_since(created, now),
-        format_optional(unmet.map(|condition| &condition.reason)),
+        format_optional(shown.map(|condition| &condition.reason)),
         trigger(snapshot).to_owned(),
         format_optional(status.version.as_ref()),
         format_moment(status.expires_at.as_ref()),
-        format_optional(unmet.map(|condition| &condition.message)),
+        format_optional(shown.map(|condition| &condition.message)),
     ]
 }
 
@@ -102,7 +107,12 @@ pub(super) fn describe(snapshot: &TenantSnapshot, now: Timestamp) -> String {
         lines.push(format!("Keys:       {}", status.encryption_keys.join(", ")));
     }
     if snapshot.metadata.deletion_timestamp.is_some() {
-        lines.push("Deleted:    it is being deleted, with its file".into());
+        let file = if has_file(snapshot) {
+            "with its file"
+        } else {
+            "and its file stays, if it has one"
+        };
+        lines.push(format!("Deleted:    it is being deleted, {file}"));
     }
     let heading = ["CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"];
     let conditions = format_rows(heading, &status.conditions, |condition| {
@@ -130,7 +140,7 @@ fn format_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::labels::SNAPSHOT_TRIGGER;
+    use berth_api::labels::{SNAPSHOT_FINALIZER, SNAPSHOT_TRIGGER};
     use serde_json::{Value, json};
 
     #[test]
@@ -183,6 +193,38 @@ team       c     vision  Pending    -        -     60s  -";
         assert_eq!(ends[0], ["REASON", "TRIGGER", "VERSION", "EXPIRES", "MESSAGE"]);
         assert_eq!(ends[1], ["-", "schedule", "v1.37.1", "2026-12-30T00:00:00Z", "-"]);
         assert_eq!(ends[2], ["StoreError", "manual", "-", "-", "no", "answer"]);
+    }
+
+    #[test]
+    fn a_table_says_why_a_deleted_snapshot_is_still_there() {
+        let conditions = json!([
+            {"type": "Completed", "status": "True", "reason": "Completed", "message": "7 objects", "lastTransitionTime": "2026-11-30T00:00:00Z"},
+            {"type": "Deleting", "status": "True", "reason": "StoreError", "message": "no answer", "lastTransitionTime": "2026-11-30T00:00:00Z"},
+        ]);
+        let kept = snapshot("a", &json!({"phase": "Completed", "conditions": conditions}));
+        let now = "2026-11-30T00:01:00Z".parse().unwrap();
+        let wide = format_snapshots(&[kept], true, now);
+        let row = wide.lines().nth(1).unwrap();
+        assert!(row.contains("StoreError") && row.ends_with("no answer"), "{wide}");
+    }
+
+    #[test]
+    fn a_file_that_stays_is_not_said_to_be_deleted() {
+        let now = "2026-11-30T00:01:00Z".parse().unwrap();
+        let mut deleted = snapshot("a", &json!({"phase": "Completed"}));
+        assert!(!describe(&deleted, now).contains("Deleted:"));
+        deleted.metadata.deletion_timestamp = deleted.metadata.creation_timestamp.clone();
+        let text = describe(&deleted, now);
+        assert!(
+            text.contains("Deleted:    it is being deleted, and its file stays, if it has one"),
+            "{text}"
+        );
+        deleted.metadata.finalizers = Some(vec![SNAPSHOT_FINALIZER.into()]);
+        let text = describe(&deleted, now);
+        assert!(
+            text.contains("Deleted:    it is being deleted, with its file"),
+            "{text}"
+        );
     }
 
     #[test]

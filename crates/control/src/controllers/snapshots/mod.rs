@@ -59,6 +59,9 @@ const PASS: Duration = Duration::from_secs(30);
 /// Time for the deletion of a file.
 const DELETED_WITHIN: Duration = Duration::from_secs(20);
 
+/// Reason of a file that the object store does not delete.
+const STORE_ERROR: &str = "StoreError";
+
 /// A tenant, by its namespace and name.
 type Place = (String, String);
 
@@ -361,11 +364,19 @@ async fn report_kept(
                 snapshot.spec.tenant_cluster_name
             ),
         ),
-        Err(error) => (
-            error.category(),
+        Err(error) if error.category() == STORE_ERROR => (
+            STORE_ERROR,
             format!(
                 "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
                 labels::SNAPSHOT_FINALIZER
+            ),
+        ),
+        // The tenant may have nothing but this file. The text of the error, which the log has, may be another one each time, and is no reason to write again.
+        Err(error) => (
+            error.category(),
+            format!(
+                "the datastore does not say whether TenantCluster {} is set back to this snapshot; Berth tries again, and deletes the file only then",
+                snapshot.spec.tenant_cluster_name
             ),
         ),
     };
@@ -414,7 +425,7 @@ async fn delete_stored(context: &SnapshotsContext, snapshot: &TenantSnapshot) ->
 /// Deletes what all attempts have written into the store. One that does not answer soon is asked again in another pass.
 async fn delete_files(store: &Store, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
     let failed = |why: String| ReconcileError::Blocked {
-        reason: "StoreError",
+        reason: STORE_ERROR,
         message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
     };
     let files = snapshot.all_locations();

@@ -1,5 +1,6 @@
 //! The whole controller against a host in memory, an etcd in memory and a store in a folder.
 
+mod deletions;
 mod of_teams;
 
 use super::*;

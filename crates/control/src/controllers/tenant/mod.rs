@@ -253,8 +253,9 @@ async fn publish(
         &conditions,
     );
     wanted.usage = measured_use::publish(context, tenant, &uid);
-    if let Some(restore) = &restore {
-        restore.write_to(&mut wanted);
+    let over = context.tenants.restores().over(&uid);
+    for finding in [&over, &restore].into_iter().flatten() {
+        finding.write_to(&mut wanted);
     }
     if let Some(expiration) = &expiration {
         expiration.write_to(&mut wanted);

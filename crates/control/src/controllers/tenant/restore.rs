@@ -84,6 +84,8 @@ struct Remembered {
     knows_none: bool,
     /// When the last restore ended, and how many bytes it has written.
     ended: Option<(Instant, u64)>,
+    /// How the last one ended that has replaced something.
+    over: Option<Finding>,
 }
 
 /// What became of a restore of which etcd has no record any more.
@@ -152,8 +154,17 @@ impl Restores {
     pub(super) fn note(&self, uid: &str, finding: Finding) {
         self.with(uid, |known| {
             known.task.take_if(|(task, _)| task.is_finished());
+            if matches!(finding, Finding::Done(_) | Finding::Lost(_)) {
+                known.over = Some(finding.clone());
+            }
             known.finding = Some(finding);
         });
+    }
+
+    /// How the last restore ended that has replaced something, until the next one does. Later findings say nothing of it, and the status that a watch shows
+    /// may be from before.
+    pub(super) fn over(&self, uid: &str) -> Option<Finding> {
+        lock(&self.all).get(uid)?.over.clone()
     }
 
     /// Whether etcd said last that no restore is under way. Only this process begins one.
@@ -200,6 +211,9 @@ impl Restores {
     pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) {
         self.with(uid, |known| {
             known.knows_none = false;
+            if record.phase != RestorePhase::Saving {
+                known.over = None;
+            }
             if known.record.replace(record).is_none() {
                 // They are of an earlier restore.
                 let is_over =

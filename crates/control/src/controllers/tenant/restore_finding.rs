@@ -48,7 +48,7 @@ pub(super) struct Refusal {
 /// What was found last of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// A restore to the snapshot of this name waits, as another one has just ended.
+    /// A restore to the snapshot of this name waits, as another one has just ended, or was given up.
     Waiting(String),
     /// The snapshot of this name is compared with what was written.
     Checking(String),
@@ -98,8 +98,8 @@ impl Finding {
             Self::Waiting(name) => unmet(
                 WAITING,
                 format!(
-                    "the tenant was set back to a snapshot a moment ago; a restore to the TenantSnapshot {name} begins once the syncer has compared \
-                     everything on the host, and at most {} minutes after the last restore",
+                    "another restore has just ended; that to the TenantSnapshot {name} waits until the syncer has compared everything on the host, a second \
+                     for each MiB that was written, and at most {} minutes",
                     MOST_REST.as_secs() / 60
                 ),
             ),

@@ -106,6 +106,25 @@ fn the_status_shows_a_restore_from_the_moment_on_at_which_something_is_replaced(
 }
 
 #[test]
+fn how_a_restore_ended_is_known_until_the_next_one_replaces_something() {
+    let restores = Restores::default();
+    let done = Finding::Done(published(&record(RestorePhase::Replaced)));
+    restores.note("uid", done.clone());
+    for finding in [
+        Finding::Waiting("weekly".into()),
+        Finding::Checking("weekly".into()),
+        Finding::withdrawn(),
+    ] {
+        restores.note("uid", finding);
+        assert_eq!(restores.over("uid").as_ref(), Some(&done));
+    }
+    restores.note_record("uid", record(RestorePhase::Saving));
+    assert_eq!(restores.over("uid"), Some(done));
+    restores.note_record("uid", record(RestorePhase::Replacing));
+    assert_eq!(restores.over("uid"), None);
+}
+
+#[test]
 fn a_restore_that_is_lost_names_what_was_saved() {
     let message = |saved_as: Option<&str>| {
         let lost = RestoreStatus {

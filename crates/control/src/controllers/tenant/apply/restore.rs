@@ -86,12 +86,16 @@ async fn follow(
     }
     match restores.note_none(&uid) {
         Gone::Unknown => {
-            if restores.finding(&uid).is_none() {
-                note_end(context, tenant, None).await?;
+            if restores.finding(&uid).is_none() && note_end(context, tenant, None).await? {
+                // The status says so before it says what becomes of the next request.
+                context.queue.add(tenant.key());
+                return Ok(());
             }
             return consider(context, accepted, authorities, network).await;
         }
-        Gone::Ended(record) => note_end(context, tenant, Some(&record)).await?,
+        Gone::Ended(record) => {
+            note_end(context, tenant, Some(&record)).await?;
+        }
         // Nothing was written.
         Gone::GivenUp => restores.note_ended(&uid, 0, Instant::now()),
     }
@@ -104,7 +108,8 @@ async fn follow(
     Err(blocked(describe(context, &uid)))
 }
 
-/// Notes how a restore ended of which there is no record any more. `known` is the last one, if this process knows it.
+/// Notes how a restore ended of which there is no record any more. `known` is the last one, if this process knows it. Returns whether one that has replaced
+/// something is over, or is lost: the status may not say so yet.
 ///
 /// # Errors
 /// The datastore or the host refuses or does not answer: it is found out with the next reconcile.
@@ -112,7 +117,7 @@ async fn note_end(
     context: &TenantContext,
     tenant: &Tenant,
     known: Option<&RestoreRecord>,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     let (uid, restores) = (uid(tenant), context.tenants.restores());
     let finding = match ended(known, &tenant.cluster, context.clock.now()) {
         Some(Finding::Done(status)) => match datastore_identity::has_recorded(context, tenant).await {
@@ -130,7 +135,7 @@ async fn note_end(
         },
         Some(finding) => finding,
         None if known.is_some() => Finding::interrupted(),
-        None => return Ok(()),
+        None => return Ok(false),
     };
     // After one that was lost nothing of the tenant runs, and one of which this process knows nothing has stopped nothing.
     if known.is_some() && !matches!(finding, Finding::Lost(_)) || matches!(finding, Finding::Done(_)) {
@@ -138,8 +143,9 @@ async fn note_end(
         let bytes = known.filter(has_written).map_or(0, |record| record.bytes);
         restores.note_ended(&uid, bytes, Instant::now());
     }
+    let has_replaced = matches!(finding, Finding::Done(_) | Finding::Lost(_));
     restores.note(&uid, finding);
-    Ok(())
+    Ok(has_replaced)
 }
 
 fn uid(tenant: &Tenant) -> String {

@@ -1,9 +1,15 @@
 //! Who asks for restores again and again holds up neither the class of the tenant nor other tenants.
 
-use super::restore::{Case, old_objects};
+use super::{
+    super::memory::Tenants,
+    restore::{Case, old_objects},
+};
 use berth_api::labels;
 use serde_json::json;
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// The object that the tenant has and its snapshot does not.
 const NEW: &str = "pods/team/new";
@@ -21,6 +27,19 @@ impl Case {
         for _ in 0..10 {
             self.reconcile().await;
         }
+    }
+
+    /// Takes out of the status that the last restore has ended.
+    fn forget_end(&self) {
+        self.fixture.change_tenant(|cluster| {
+            let restore = cluster["status"]["restore"].as_object_mut().unwrap();
+            restore.remove("completedAt").unwrap();
+        });
+    }
+
+    /// Whether the status says that it has ended.
+    fn is_completed(&self) -> bool {
+        self.fixture.status()["restore"]["completedAt"].is_string()
     }
 
     /// The request waits, and the tenant runs.
@@ -74,6 +93,8 @@ async fn a_restore_that_was_given_up_has_stopped_the_syncer_as_well() {
     case.reconcile_until("NotSaved").await;
     case.ask_again().await;
     case.check_waits();
+    let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
+    assert!(!message.contains("was set back"), "{message}");
     case.set_uncompared(0);
     case.reconcile_until("Restored").await;
 }
@@ -98,4 +119,33 @@ async fn a_request_that_waits_can_be_withdrawn() {
         .change_tenant(|cluster| cluster["metadata"]["annotations"] = json!({}));
     case.reconcile_until("RequestWithdrawn").await;
     assert!(case.memory.objects().contains_key(NEW));
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_a_restore_ended_is_said_before_what_becomes_of_the_next_request() {
+    let mut case = set_back().await;
+    // Control was killed before it could write that, and somebody has asked again meanwhile.
+    case.forget_end();
+    case.fixture.context.tenants = Arc::new(Tenants::default());
+    case.request_of("nightly", false);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("Restored").1, "Restored");
+    assert!(case.is_completed());
+    case.reconcile_until("Waiting").await;
+    assert!(case.is_completed());
+    case.request_of("no-such", false);
+    case.set_uncompared(0);
+    case.reconcile_until("SnapshotNotFound").await;
+    assert!(case.is_completed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_that_is_late_does_not_take_back_that_a_restore_has_ended() {
+    let mut case = set_back().await;
+    // As the watch has shown it before.
+    case.forget_end();
+    case.request_of("nightly", false);
+    case.reconcile().await;
+    assert_eq!(case.fixture.reason("Restored").1, "Waiting");
+    assert!(case.is_completed());
 }

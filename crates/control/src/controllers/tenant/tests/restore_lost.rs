@@ -72,6 +72,18 @@ async fn a_control_that_starts_after_that_takes_it_for_lost_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_is_there_when_control_starts_does_not_hide_that_a_restore_was_lost() {
+    let mut case = lost().await;
+    case.fixture.context.tenants = Arc::new(Tenants::default());
+    case.request_of("no-such", false);
+    for _ in 0..5 {
+        case.reconcile().await;
+    }
+    assert_eq!(case.fixture.reason("Restored").1, "SnapshotNotFound");
+    assert!(case.fixture.status()["restore"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restore_whose_last_step_fails_does_not_say_that_it_still_stops() {
     let mut case = Case::new().await;
     let runtime = ScriptedRuntime::new(&case.fixture.script);
