@@ -371,8 +371,8 @@ fn a_store_of_snapshots_that_cannot_be_used_raises_the_alert_whichever_control_l
     evaluate(
         &[
             // One that does not lead checks nothing.
-            of("a", "0x9 1x19 stale"),
-            of("b", "0x29 1x9 0x20"),
+            of("a", "0x19 1x39 stale"),
+            of("b", "0x59 1x19 0x40"),
         ],
         &[
             evaluates_to(&expression, "5m", namespace, None),
