@@ -171,14 +171,12 @@ impl<'a> Tree<'a> {
         take: &mut dyn FnMut(usize) -> Option<T>,
     ) -> Option<T> {
         let rank = |number: usize| (self.standings[number].held, Reverse(number));
-        // Usually the first has something to give: the others are not put in order. Most of them rank below one that was seen before, which is a shorter look
-        // than whether they have to give something.
-        let (mut first, mut highest) = (None, (Ratio::default(), Reverse(usize::MAX)));
+        // Usually the first has something to give: the others are not put in order.
+        let mut first: Option<(usize, Givers<'_>)> = None;
         for level in levels.clone() {
-            for number in self.branches[level.parent].children.iter().copied() {
-                if rank(number) > highest && self.has_to_give(number, &level, claim) {
-                    (first, highest) = (Some((number, level)), rank(number));
-                }
+            let richest = self.find_richest_giver(&level, claim);
+            if let Some(number) = richest.filter(|number| first.is_none_or(|(other, _)| rank(*number) > rank(other))) {
+                first = Some((number, level));
             }
         }
         let (first, level) = first?;
@@ -194,6 +192,19 @@ impl<'a> Tree<'a> {
         others.sort_by_cached_key(|(number, _)| Reverse(rank(*number)));
         let mut others = others.into_iter();
         others.find_map(|(number, level)| self.take_from(number, &level, claim, take))
+    }
+
+    /// The branch furthest above its quota of those that have to give something, of several that are equal the first.
+    fn find_richest_giver(&self, givers: &Givers<'_>, claim: &ReclaimClaim) -> Option<usize> {
+        // Most of them rank below one that was seen before, which is a shorter look than whether they have to give something.
+        let (mut richest, mut highest) = (None, Ratio::MIN);
+        for number in self.branches[givers.parent].children.iter().rev().copied() {
+            let held = self.standings[number].held;
+            if held >= highest && self.has_to_give(number, givers, claim) {
+                (richest, highest) = (Some(number), held);
+            }
+        }
+        richest
     }
 
     /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.

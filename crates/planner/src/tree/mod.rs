@@ -12,7 +12,7 @@ pub(crate) use limits::QuotaLimit;
 
 use crate::{Pool, Quota, Tenant};
 use limits::Limit;
-use standing::Standing;
+use standing::{Ratio, Standing};
 use std::collections::{BTreeSet, HashMap};
 
 /// Number of the root.
@@ -296,11 +296,12 @@ impl<'a> Tree<'a> {
             if let Some(tenant) = self.branches[number].tenant {
                 return Some(tenant);
             }
-            // Most of them come after one that was seen before, which is a shorter look than whether a tenant below waits.
-            let (mut next, mut least) = (None, ((u64::MAX, u64::MAX), usize::MAX));
-            for child in self.branches[number].children.iter().copied() {
-                let order = (self.standings[child].serving_order, child);
-                if order < least && tenants.below[child] > 0 {
+            // Most of them come after one that was seen before, which is a shorter look than whether a tenant below waits. Of those that are equal the first
+            // is next, so the last one is seen first.
+            let (mut next, mut least) = (None, Ratio::MAX);
+            for child in self.branches[number].children.iter().rev().copied() {
+                let order = self.standings[child].serving_order;
+                if order <= least && tenants.below[child] > 0 {
                     (next, least) = (Some(child), order);
                 }
             }

@@ -4,8 +4,8 @@
 use super::Branch;
 
 /// How much of its fair share a branch has; the smallest is served first: GPUs beyond the nominal quota, divided by the weight,
-/// then all GPUs, divided by the weight.
-pub(super) type Ratio = (u64, u64);
+/// then all GPUs, divided by the weight. Both are in one number, which is compared in one step.
+pub(super) type Ratio = u128;
 
 /// Where a branch stands among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Standing {
     pub fn of(branch: &Branch<'_>) -> Self {
         let ratio = |gpus: u64| {
             let beyond = gpus.saturating_sub(branch.nominal_quota);
-            (divide(beyond, branch.weight), divide(gpus, branch.weight))
+            u128::from(divide(beyond, branch.weight)) << 64 | u128::from(divide(gpus, branch.weight))
         };
         let held = ratio(branch.used);
         Self {

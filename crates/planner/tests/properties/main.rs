@@ -8,6 +8,7 @@ mod support;
 mod life;
 mod limits;
 mod minimums;
+mod order;
 mod repair;
 mod unused;
 

@@ -6,6 +6,7 @@ use super::support::{describe, gpus, read_fleet};
 use super::{check_plan, config, count_held};
 use berth_planner::{Demand, PodSet, Pool, Quota, Reclaim, Tenant, plan};
 use proptest::prelude::*;
+use std::fmt::Write;
 
 proptest! {
     #![proptest_config(config())]
@@ -65,5 +66,38 @@ proptest! {
         let text = describe(&plan(&world.fleet));
         prop_assert_eq!(u64::from(count_held(&world.fleet, "t1")), expected, "{}", text);
         prop_assert!(u64::from(count_held(&world.fleet, "t0")) >= covered.min(nodes), "{}", text);
+    }
+
+    /// What is borrowed comes last: where there are enough nodes for it, each tenant has its nominal quota's part of its minimum and of its requests, and
+    /// the rest of its minimum, whatever others request beyond theirs. No node is left free while a request waits.
+    #[test]
+    fn minimums_and_nominal_quotas_come_before_what_is_borrowed(
+        pool in pool(), spare in 0..6_u32, tenants in prop::collection::vec((0..4_u32, 0..4_u32, 0..8_u32, any::<bool>()), 1..6),
+    ) {
+        // A minimum is met with nodes for pods as well: the group lacks the greater number of both.
+        let guaranteed = |(minimum, nominal, requested, _): &(u32, u32, u32, bool)| (*minimum).max(*minimum.max(requested).min(nominal));
+        let nodes = spare + tenants.iter().map(guaranteed).sum::<u32>();
+        let mut text = String::from("pool h100 gpus=8\n");
+        for (number, (minimum, nominal, requested, is_one_by_one)) in tenants.iter().enumerate() {
+            writeln!(text, "quota q{number} nominal={}", u64::from(*nominal) * GPUS).unwrap();
+            writeln!(text, "tenant t{number} quota=q{number}\ngroup t{number}/g h100 {minimum}..99").unwrap();
+            let pods = if *is_one_by_one { *requested } else { requested * 2 };
+            if pods > 0 {
+                writeln!(text, "demand t{number}/g job {pods}x{}", if *is_one_by_one { 8 } else { 4 }).unwrap();
+            }
+        }
+        writeln!(text, "node n0..n{nodes} free").unwrap();
+        let mut fleet = read_fleet(&text);
+        fleet.nodes.truncate(usize::try_from(nodes).unwrap());
+        fleet.pools[0] = Pool { has_domains: false, ..pool };
+        let made = plan(&fleet);
+        check_plan(&fleet, &made);
+        let has = |number: usize| made.node_groups[&format!("t{number}")]["g"].held;
+        for (number, tenant) in tenants.iter().enumerate() {
+            prop_assert!(has(number) >= guaranteed(tenant), "t{number} of {text}{}", describe(&made));
+        }
+        let wanted: u32 = tenants.iter().map(|(minimum, _, requested, _)| minimum.max(requested)).sum();
+        let held: u32 = (0..tenants.len()).map(has).sum();
+        prop_assert_eq!(held, wanted.min(nodes), "{}{}", text, describe(&made));
     }
 }
