@@ -284,7 +284,7 @@ fn add_times(report: &mut Report, tally: &Tally, beside: &Written) {
     let (during, others) = timeline::split(&beside.accepted, &answers);
     for (when, delays) in [("during", during), ("not during", others)] {
         let what = format!("neighbour's writes {when} an accepted one of the greedy tenant");
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         report.add(format!("{what}, count"), delays.len() as f64, "");
         for percent in [50.0, 90.0, 99.0] {
             report.add(format!("{what}, p{percent}"), percentile(&delays, percent), "ms");
@@ -301,7 +301,7 @@ fn add_delays(report: &mut Report, alone: &Written, beside: &Written) {
             let what = format!("neighbour's writes {when}, p{percent}");
             report.add(what, percentile(&written.delays(), percent), "ms");
         }
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         report.add(
             format!("neighbour's writes {when}, accepted"),
             written.accepted.len() as f64,

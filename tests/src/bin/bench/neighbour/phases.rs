@@ -251,7 +251,7 @@ impl Moment {
     /// Shares of the machine, and how long threads waited for a processor, for each second of the phase.
     fn add_processors(&self, before: &Self, when: &str, processors: usize, report: &mut Report) {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let machine = seconds * processors as f64;
         let used = self.used.since(&before.used);
         let waited = self.waited.since(&before.waited);

@@ -189,10 +189,15 @@ mod tests {
         serde_json::from_value(snapshot).unwrap()
     }
 
+    /// The number of objects, or the reason of the refusal.
     fn checked(
         snapshot: Option<&TenantSnapshot>,
         change: impl FnOnce(&mut RestoreFacts<'_>),
     ) -> Result<u64, &'static str> {
+        look_at(snapshot, change).map_err(|refusal| refusal.reason)
+    }
+
+    fn look_at(snapshot: Option<&TenantSnapshot>, change: impl FnOnce(&mut RestoreFacts<'_>)) -> Result<u64, Refusal> {
         let keys = BTreeSet::from([KEY.to_owned()]);
         let database = DatabaseState {
             quota: Some(1000),
@@ -211,9 +216,7 @@ mod tests {
             namespace: "berth-vision-cp",
         };
         change(&mut facts);
-        check(&facts)
-            .map(|written| written.objects)
-            .map_err(|refusal| refusal.reason)
+        check(&facts).map(|written| written.objects)
     }
 
     #[test]
@@ -266,32 +269,14 @@ mod tests {
 
     #[test]
     fn objects_whose_key_is_gone_are_not_restored() {
-        let keys = BTreeSet::from(["encryption-key-b".to_owned()]);
-        let object = snapshot(|_| ());
-        let refused = checked(Some(&object), |facts| {
-            facts.keys = Box::leak(Box::new(keys.clone()));
-        });
-        assert_eq!(refused, Err("EncryptionKeyMissing"));
+        let keys: &BTreeSet<String> = Box::leak(Box::new(BTreeSet::from(["encryption-key-b".to_owned()])));
+        let refused = |object: &TenantSnapshot| look_at(Some(object), |facts| facts.keys = keys).unwrap_err();
+        assert_eq!(refused(&snapshot(|_| ())).reason, "EncryptionKeyMissing");
         // All that are missing are named, and no other.
         let both = snapshot(|object| {
             object["status"]["encryptionKeys"] = json!([KEY, "encryption-key-b", "encryption-key-c"]);
         });
-        let facts = RestoreFacts {
-            tenant: "vision",
-            uid: "6f2c",
-            version: "v1.37.1",
-            keys: &keys,
-            has_store: true,
-            name: "nightly",
-            snapshot: Some(&both),
-            database: &DatabaseState {
-                quota: None,
-                bytes_in_use: 0,
-                revision: 1,
-            },
-            namespace: "berth-vision-cp",
-        };
-        let message = check(&facts).unwrap_err().message;
+        let message = refused(&both).message;
         assert!(
             message.contains(&format!("any more: {KEY}, encryption-key-c. ")),
             "{message}"
