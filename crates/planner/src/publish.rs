@@ -143,7 +143,8 @@ impl<'a> PlanningPass<'a> {
                 reason: self.describe_blocked(blocked, &[], unassigned),
             });
         }
-        for request in self.requests_of(group) {
+        // Those that come first are described, whatever the order of the input.
+        for request in self.view.requests_by_group[self.requests_of(group)].iter().copied() {
             let progress = &self.progress[request];
             let Some(blocked) = &progress.blocked_by else { continue };
             let earmarked = u32::try_from(progress.earmarked.len()).unwrap_or(u32::MAX);
