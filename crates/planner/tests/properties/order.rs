@@ -1,5 +1,4 @@
-//! A plan depends on what a fleet has, and not on the order in which it is listed. Only requests of a group that differ in nothing but their names wait in
-//! the order in which the caller lists them.
+//! A plan depends on what a fleet has, and not on the order in which it is listed.
 
 use super::config;
 use super::support::random::{arrivals, fleet_of_pools};
@@ -31,6 +30,7 @@ fn shuffle(fleet: &Fleet, random: &mut Random) -> Fleet {
     for tenant in &mut shuffled.tenants {
         shuffle_list(&mut tenant.node_groups, random);
         for group in &mut tenant.node_groups {
+            shuffle_list(&mut group.demand, random);
             for demand in &mut group.demand {
                 shuffle_list(&mut demand.pod_sets, random);
             }
@@ -69,7 +69,7 @@ fn add_groups(fleet: &mut Fleet) {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever the order of pools, nodes, quotas, tenants, groups, and of the pod sets of a request: the plan is the same.
+    /// Whatever the order of pools, nodes, quotas, tenants, groups, and of what these request: the plan is the same.
     #[test]
     fn no_order_matters(fleet in fleet_of_pools(), arrivals in arrivals(), minimums in prop::collection::vec(0..4_u32, 4), random in any::<u64>()) {
         let mut random = Random(random);
