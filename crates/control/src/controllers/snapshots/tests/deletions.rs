@@ -1,4 +1,4 @@
-//! Snapshots that are deleted while it is not known whether their files are needed.
+//! Snapshots that are deleted: with their files, and not while a restore may need these, or the store does not delete them.
 
 use super::*;
 
@@ -18,4 +18,165 @@ async fn nobody_is_asked_to_delete_a_file_that_a_restore_may_need() {
     assert!(case.file("a").exists());
     case.pass().await;
     assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    let record = json!({
+        "snapshotName": "a", "snapshotUID": "uid-a", "location": "team/vision/uid-a-1", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "checksum": "", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
+    });
+    let id = TenantId::new("vision", UID);
+    let text = record.to_string().into_bytes();
+    let revision = case.memory.write_restore(&id, text, None).await.unwrap();
+    let mut deleted = case.get("a").unwrap();
+    deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+    case.host.insert(&format!("{SNAPSHOTS}/a"), deleted);
+    case.pass().await;
+    assert!(case.file("a").exists());
+    assert_eq!(deleting(&case.get("a").unwrap()).0, "Restoring");
+    case.memory.delete_restore(&id, revision).await.unwrap();
+    case.pass().await;
+    assert!(!case.file("a").exists());
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tenant_stored_before_a_restore_is_not_deleted_during_it() {
+    let mut case = Case::new();
+    case.create("saved");
+    case.pass_until("saved", "Completed").await;
+    let record = json!({
+        "snapshotName": "other", "snapshotUID": "uid-other", "location": "team/vision/uid-other-1", "objects": 2, "bytes": 1, "storedBytes": 1,
+        "checksum": "", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z", "phase": "Replacing", "attempts": 1,
+    });
+    let id = TenantId::new("vision", UID);
+    let text = record.to_string().into_bytes();
+    case.memory.write_restore(&id, text, None).await.unwrap();
+    let mut deleted = case.get("saved").unwrap();
+    deleted["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z".into();
+    case.host.insert(&format!("{SNAPSHOTS}/saved"), deleted);
+    case.pass().await;
+    assert!(case.file("saved").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_deleted_and_its_object_goes_also_if_control_is_killed_in_between() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    case.delete("a");
+    case.host.never_answer_writes(Some("/tenantsnapshots/a"));
+    let killed = tokio::time::timeout(Duration::from_secs(10), case.pass()).await;
+    assert!(killed.is_err());
+    assert!(!case.file("a").exists());
+    assert!(case.get("a").is_some());
+    case.host.never_answer_writes(None);
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_schedule_keeps_no_longer_is_gone_from_the_store_as_well() {
+    let mut case = Case::new();
+    case.set_class(&json!({"schedule": {"cron": "0 2 * * *", "keep": 1}}));
+    for name in ["a", "b"] {
+        case.create(name);
+        let mut snapshot = case.get(name).unwrap();
+        snapshot["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "schedule"});
+        case.host.insert(&format!("{SNAPSHOTS}/{name}"), snapshot);
+    }
+    for _ in 0..20 {
+        case.pass().await;
+    }
+    assert_eq!(case.get("a"), None);
+    assert_eq!(case.phase("b"), "Completed");
+    assert_eq!(case.files(), ["uid-b-1"]);
+}
+
+/// What the object says of its deletion: reason and message.
+fn deleting(snapshot: &Value) -> (Value, String) {
+    let conditions = snapshot["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "Deleting");
+    let condition = condition.unwrap_or_else(|| panic!("{snapshot:#}"));
+    assert_eq!(condition["status"], "True");
+    (condition["reason"].clone(), condition["message"].to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_the_store_does_not_delete_keeps_its_object_which_says_what_to_do() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    // What is there cannot be deleted as a file.
+    std::fs::remove_file(case.file("a")).unwrap();
+    std::fs::create_dir(case.file("a")).unwrap();
+    case.delete("a");
+    case.pass().await;
+    let kept = case.get("a").unwrap();
+    assert_eq!(kept["metadata"]["finalizers"], json!([labels::SNAPSHOT_FINALIZER]));
+    let (reason, message) = deleting(&kept);
+    assert_eq!(reason, "StoreError");
+    assert!(message.contains(labels::SNAPSHOT_FINALIZER), "{message}");
+    assert_eq!(kept["status"]["phase"], "Completed");
+    let events = case.host.find("/events/a.");
+    assert!(
+        events.iter().any(|event| event["reason"] == "SnapshotNotDeleted"),
+        "{events:?}"
+    );
+    // It is said once.
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&case.get("a").unwrap()), version(&kept));
+    std::fs::remove_dir(case.file("a")).unwrap();
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_holds_up_a_deletion_and_no_other_snapshot() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    let (silent, _listener) = silent_store();
+    let folder = case.context.store.replace(silent);
+    case.delete("a");
+    case.set_class(&json!({"max": 0}));
+    case.create("b");
+    case.pass().await;
+    let (reason, message) = deleting(&case.get("a").unwrap());
+    assert_eq!(reason, "StoreError");
+    assert!(message.contains("it took longer than 20 s"), "{message}");
+    assert_eq!(case.phase("b"), "Failed");
+    case.context.store = folder;
+    case.pass().await;
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_the_store_does_not_delete_are_tried_in_turn() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 5}));
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        case.create(name);
+        case.pass_until(name, "Completed").await;
+    }
+    let (silent, _listener) = silent_store();
+    case.context.store = Some(silent);
+    for name in names {
+        case.delete(name);
+    }
+    // There is time for two of them in a pass.
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    for name in names {
+        assert_eq!(deleting(&case.get(name).unwrap()).0, "StoreError", "{name}");
+    }
 }
