@@ -141,9 +141,10 @@ impl PlanningPass<'_> {
         if lists.iter().copied().map(<[usize]>::len).sum::<usize>() < wanted {
             return false;
         }
+        let saved = self.tree.save();
         let minimums = claim.minimums.iter();
         let mut waiting = minimums.flat_map(|(tenant, missing)| std::iter::repeat_n(*tenant, *missing));
-        let mut taken: Vec<(usize, Option<usize>)> = Vec::new();
+        let mut taken: Vec<usize> = Vec::new();
         for list in lists {
             // Of the nodes that requests of the group do not count on, and of those that they do, which come after them.
             let mut is_over = [false; 2];
@@ -161,20 +162,14 @@ impl PlanningPass<'_> {
                     continue;
                 }
                 // What a minimum gets counts for its tenant, which may be of the same Project.
-                let minimum = waiting.next();
                 self.assume_released(at);
-                if let Some(tenant) = minimum {
+                if let Some(tenant) = waiting.next() {
                     self.tree.add_used(tenant, self.view.gpus(at));
                 }
-                taken.push((at, minimum));
+                taken.push(at);
             }
         }
-        for (at, minimum) in taken.iter().rev() {
-            if let Some(tenant) = minimum {
-                self.tree.remove_used(*tenant, self.view.gpus(*at));
-            }
-            self.undo_assumption(*at);
-        }
+        self.undo_assumptions(&taken, saved);
         taken.len() == wanted
     }
 

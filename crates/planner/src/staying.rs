@@ -29,6 +29,12 @@ impl PlanningPass<'_> {
 
     /// Counts a node of `gpus` as one that stays with a group.
     pub fn add_staying(&mut self, group: usize, gpus: u64) {
+        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
+        self.add_to_group(group, gpus);
+    }
+
+    /// The same, but for its tenant only what its minimum covers.
+    pub fn add_to_group(&mut self, group: usize, gpus: u64) {
         let had_spare = self.has_spare_nodes(group);
         let state = &mut self.groups[group];
         state.staying += 1;
@@ -37,7 +43,6 @@ impl PlanningPass<'_> {
             Err(at) => state.sizes.insert(at, (gpus, 1)),
         }
         self.note_spare_nodes(group, had_spare);
-        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
         self.count_minimum(group);
     }
 

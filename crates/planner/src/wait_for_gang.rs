@@ -6,6 +6,7 @@ use crate::load::Load;
 use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::placement::Placement;
 use crate::stage::{Outcome, Stage};
+use crate::tree::SavedTree;
 use crate::{ActionReason, Topology};
 use std::collections::{BTreeSet, HashMap};
 
@@ -168,7 +169,7 @@ impl PlanningPass<'_> {
         let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
         let unplaced = std::mem::take(&mut placement.unplaced);
         let before = std::mem::replace(&mut self.progress[request].unplaced, unplaced);
-        let mut taken = Vec::new();
+        let (mut taken, mut capacity) = (Vec::new(), Vec::new());
         while reclaims && !self.progress[request].unplaced.is_empty() {
             let Some(node) = self.choose_victim(request, gpus) else {
                 break;
@@ -176,7 +177,7 @@ impl PlanningPass<'_> {
             gpus += self.view.gpus(node);
             self.assume_released(node);
             taken.push(node);
-            let mut capacity = self.view.capacity(node).to_vec();
+            self.view.capacity(node).clone_into(&mut capacity);
             self.progress[request].unplaced.place(&mut capacity);
         }
         placement.unplaced = std::mem::replace(&mut self.progress[request].unplaced, before);
@@ -408,10 +409,26 @@ impl PlanningPass<'_> {
     pub fn undo_assumption(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
             self.add_staying(group, self.view.gpus(node));
-            self.decisions[node] = match self.decisions[node] {
-                Decision::AssumedReleased { needed: true } => Decision::Needed,
-                _ => Decision::Undecided,
-            };
+            self.decisions[node] = self.decision_before(node);
+        }
+    }
+
+    /// The same for many nodes, and for all that was changed in the tree since it was saved.
+    pub fn undo_assumptions(&mut self, nodes: &[usize], saved: SavedTree) {
+        for node in nodes.iter().rev().copied() {
+            if let Some(group) = self.view.nodes[node].group {
+                self.add_to_group(group, self.view.gpus(node));
+                self.decisions[node] = self.decision_before(node);
+            }
+        }
+        self.tree.restore(saved);
+    }
+
+    /// The decision about a node that a search counts as taken.
+    fn decision_before(&self, node: usize) -> Decision {
+        match self.decisions[node] {
+            Decision::AssumedReleased { needed: true } => Decision::Needed,
+            _ => Decision::Undecided,
         }
     }
 }

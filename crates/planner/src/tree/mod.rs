@@ -189,6 +189,33 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// What tenants use, for [`Self::restore`].
+    pub fn save(&self) -> SavedTree {
+        let counted = self.branches.iter().map(|branch| Counted {
+            used: branch.used,
+            minimum: branch.minimum,
+            firm: branch.firm,
+            not_lent: branch.not_lent,
+            not_lent_below: branch.not_lent_below,
+        });
+        SavedTree {
+            counted: counted.collect(),
+            standings: self.standings.clone(),
+        }
+    }
+
+    /// Undoes all changes of what tenants use, and of their minimums. After many of them this takes less time than to undo one after the other.
+    pub fn restore(&mut self, saved: SavedTree) {
+        for (branch, counted) in self.branches.iter_mut().zip(saved.counted) {
+            branch.used = counted.used;
+            branch.minimum = counted.minimum;
+            branch.firm = counted.firm;
+            branch.not_lent = counted.not_lent;
+            branch.not_lent_below = counted.not_lent_below;
+        }
+        self.standings = saved.standings;
+    }
+
     /// GPUs of a node that is cordoned but still there.
     pub fn add_leaving(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.leaving += gpus);
@@ -329,6 +356,21 @@ impl<'a> Tree<'a> {
             tenants.below[number] -= 1;
         }
     }
+}
+
+/// What tenants used, see [`Tree::save`].
+pub(crate) struct SavedTree {
+    counted: Vec<Counted>,
+    standings: Vec<Standing>,
+}
+
+/// What changes of a branch with what tenants use.
+struct Counted {
+    used: u64,
+    minimum: u64,
+    firm: u64,
+    not_lent: u64,
+    not_lent_below: u64,
 }
 
 /// Counts again what follows from the use of a branch: what its nominal quota covers first, and what is not lent. Returns whether this changes something for the
