@@ -153,7 +153,7 @@ impl PlanningPass<'_> {
                     break;
                 }
                 let part = usize::from(self.is_counted_on(at));
-                if is_over[part] || !self.is_fit(claim.request, at) {
+                if is_over[part] || !self.has_room(at, claim.request) {
                     continue;
                 }
                 if !self.may_reclaim(claim.request, at, claim.gpus, self.view.gpus(at)) {
@@ -171,11 +171,5 @@ impl PlanningPass<'_> {
         }
         self.undo_assumptions(&taken, saved);
         taken.len() == wanted
-    }
-
-    /// Whether a node stays so far, and a pod of a request fits on it.
-    fn is_fit(&self, request: usize, node: usize) -> bool {
-        let unplaced = &self.progress[request].unplaced;
-        self.stays(node) && self.matches(request, node) && unplaced.any_fits(self.view.capacity(node))
     }
 }

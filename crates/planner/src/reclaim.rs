@@ -145,6 +145,16 @@ impl<'a> PlanningPass<'a> {
     }
 
     fn choose_victim_of(&self, group: usize, request: usize, already: u64) -> Option<usize> {
+        // Usually it is the first one, which is a shorter look than what is known of the group.
+        let first = self.victims.as_ref()?.of_group[group].first().copied();
+        if let Some(first) = first.filter(|at| self.is_victim(*at, request, already)) {
+            debug_assert_eq!(
+                self.search_victim_of(group, request, already),
+                Some(first),
+                "another node comes first"
+            );
+            return Some(first);
+        }
         if self.may_lose_any(group, request, already) {
             return self.search_victim_of(group, request, already);
         }
@@ -154,6 +164,18 @@ impl<'a> PlanningPass<'a> {
             "a group may lose a node that is left out"
         );
         None
+    }
+
+    /// Whether a pod of a request fits on a node that may be reclaimed for it.
+    fn is_victim(&self, node: usize, request: usize, already: u64) -> bool {
+        let gpus = self.view.gpus(node);
+        self.has_room(node, request) && self.may_reclaim(request, node, already + gpus, gpus)
+    }
+
+    /// Whether a node stays so far, and a pod of a request fits there once it is empty.
+    pub fn has_room(&self, node: usize, request: usize) -> bool {
+        let unplaced = &self.progress[request].unplaced;
+        self.stays(node) && self.matches(request, node) && unplaced.any_fits(self.view.capacity(node))
     }
 
     /// Whether a request may reclaim any node of a group, as far as what is known of the group says, and what its tenant has. Most have none, and their nodes are
@@ -183,9 +205,7 @@ impl<'a> PlanningPass<'a> {
 
     fn search_victim_of(&self, group: usize, request: usize, already: u64) -> Option<usize> {
         let list = &self.victims.as_ref()?.of_group[group];
-        let unplaced = &self.progress[request].unplaced;
-        let fits =
-            |at: &usize| self.stays(*at) && self.matches(request, *at) && unplaced.any_fits(self.view.capacity(*at));
+        let fits = |at: &usize| self.has_room(*at, request);
         let may_reclaim = |at: &usize| {
             let gpus = self.view.gpus(*at);
             self.may_reclaim(request, *at, already + gpus, gpus)
