@@ -5,13 +5,14 @@ use crate::{
     keeper::{self, Lease, Turn},
     test_cluster::TestCluster,
 };
+use berth_runtime::locks::lock;
 use futures::{FutureExt, future::LocalBoxFuture};
 use libtest_mimic::{Arguments, Trial};
 use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::task::spawn_blocking;
@@ -211,7 +212,7 @@ impl Place {
             }
             host.print_logs();
             // Once more after the long logs: the end of the output must name the failure.
-            for panic in self.panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for panic in lock(&self.panics).iter() {
                 eprintln!("==> {panic}");
             }
             panic::resume_unwind(panic);
@@ -245,9 +246,7 @@ fn record_panics() -> Arc<Mutex<Vec<String>>> {
     let (kept, print) = (Arc::clone(&panics), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
         print(panic);
-        kept.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(panic.to_string());
+        lock(&kept).push(panic.to_string());
     }));
     panics
 }

@@ -1,10 +1,11 @@
 //! Changes of stores, counted, and what is computed once for each of them.
 
+use berth_runtime::locks::lock;
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -113,7 +114,7 @@ impl<T, V> Default for Cached<T, V> {
 impl<T, V: PartialEq> Cached<T, V> {
     /// The value for this version, which has to be read before `compute` reads anything. Others that need it meanwhile wait.
     pub fn get(&self, version: V, compute: impl FnOnce() -> T) -> Arc<T> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         if let Some((known, value)) = last.as_ref()
             && *known == version
         {

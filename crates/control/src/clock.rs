@@ -8,11 +8,11 @@
 //! What nothing depends on but what people read, such as the time of an Event, is by the clock of the machine. So are certificates, both when they
 //! are made and when they are renewed.
 
-use berth_runtime::answers::read_time;
+use berth_runtime::{answers::read_time, locks::lock};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -137,7 +137,7 @@ impl Clock {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::QuotasContext;
 use crate::quota_ledger::Basis;
+use berth_runtime::locks::lock;
 use kube::{Resource, ResourceExt};
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub(super) enum Turn {
 
 impl Pace {
     fn last(&self) -> MutexGuard<'_, Last> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Whether to decide now. A decision that took long is followed by a pause that is as long, in which requests add up; one that was
