@@ -31,6 +31,16 @@ fn limit() -> Duration {
     minutes.map_or(LIMIT, Duration::from_mins)
 }
 
+/// Whether this machine cannot have real nodes, so that a test of them is left out. Prints why. Panics where `CI` is set: no test may be left out there.
+pub fn lacks_real_nodes() -> bool {
+    let obstacle = berth_local::obstacle_to_real_nodes();
+    if let Some(why) = &obstacle {
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        eprintln!("not run: {why}");
+    }
+    obstacle.is_some()
+}
+
 /// Names an async function `fn(Arc<TestCluster>)` as a [`Test`].
 #[macro_export]
 macro_rules! tests {
@@ -191,11 +201,7 @@ impl Place {
         can_break: bool,
         test: fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>,
     ) {
-        if self.needs_real_nodes
-            && let Some(why) = berth_local::obstacle_to_real_nodes()
-        {
-            assert!(std::env::var_os("CI").is_none(), "{why}");
-            eprintln!("not run: {why}");
+        if self.needs_real_nodes && lacks_real_nodes() {
             return;
         }
         let (lease, _turn) = self.wait_for_turn(group, is_alone).await;
