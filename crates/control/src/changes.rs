@@ -1,9 +1,8 @@
 //! Changes of stores, counted, and what is computed once for each of them.
 
-use berth_runtime::locks::lock;
+use berth_runtime::{hashes::hash_of, locks::lock};
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -77,9 +76,8 @@ impl ChangeCounter {
         };
         let is_change = match event {
             Event::Apply(node) if self.kind == "Node" => {
-                let mut hasher = DefaultHasher::new();
-                node.labels().hash(&mut hasher);
-                self.labels.insert(node.name_any(), hasher.finish()) != Some(hasher.finish())
+                let hash = hash_of(node.labels());
+                self.labels.insert(node.name_any(), hash) != Some(hash)
             }
             Event::Delete(object) => {
                 self.labels.remove(&object.name_any());

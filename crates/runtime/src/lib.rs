@@ -9,7 +9,7 @@
 //! | [`watched`], [`tree`] | objects of lists and watches, and the memory that they take |
 //! | [`queue`] | the queue of keys |
 //! | [`lease`], [`thread`], [`shutdown`] | how programs start, lead and end |
-//! | [`locks`] | locks that stay usable after a panic |
+//! | [`locks`], [`hashes`] | locks that stay usable after a panic, and hashes that show changes |
 //! | [`admin`], `http`, [`metrics`], [`telemetry`] | the admin server, its client, metrics and logs |
 //! | [`places`], [`sockets`] | connections: which of them end when there are too many, and their options |
 
@@ -19,6 +19,7 @@ pub mod client;
 pub mod corrected;
 pub mod discovery;
 pub mod extension_answers;
+pub mod hashes;
 pub mod http;
 pub mod lease;
 pub mod locks;

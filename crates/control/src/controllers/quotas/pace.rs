@@ -2,10 +2,10 @@
 
 use super::QuotasContext;
 use crate::quota_ledger::Basis;
-use berth_runtime::locks::lock;
+use berth_runtime::{hashes::hash_of, locks::lock};
 use kube::{Resource, ResourceExt};
 use std::{
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::Hash,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -150,9 +150,7 @@ struct Sum(u64);
 
 impl Sum {
     fn add(&mut self, value: &impl Hash) {
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        self.0 = self.0.wrapping_add(hasher.finish());
+        self.0 = self.0.wrapping_add(hash_of(value));
     }
 }
 
