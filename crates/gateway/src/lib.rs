@@ -14,7 +14,7 @@ pub mod client_hello;
 pub mod hold;
 pub mod limits;
 pub mod metrics;
-pub mod options;
+mod options;
 pub mod proxy_protocol;
 pub mod refused;
 pub mod relay;
