@@ -6,14 +6,19 @@ mod schedules;
 mod steps;
 
 use super::*;
-use crate::testing::{Script, ScriptedApi, StoreWriters};
+use crate::{
+    clock::Clock,
+    controllers::schedule_policy::Schedules,
+    events::EventRecorder,
+    testing::{Script, ScriptedApi, StoreWriters},
+};
 use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::Prometheus;
 use berth_runtime::locks::lock;
 use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Mutex};
