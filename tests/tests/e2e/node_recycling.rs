@@ -345,11 +345,8 @@ pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_node(host: Arc<TestC
     limit_drains(&host, Some("10s")).await;
     let tenant = stubborn_tenant(&host, "stubborn-node").await;
     let node = only_node(&host, &tenant).await;
-    let released = Patch::Merge(json!({"spec": {"nodeGroups": []}}));
-    host.tenants("stubborn-node")
-        .patch("stubborn-node", &PatchParams::default(), &released)
-        .await
-        .unwrap();
+    host.patch_tenant("stubborn-node", "stubborn-node", &json!({"nodeGroups": []}))
+        .await;
     until_free(&host, &node).await;
     until_event(&host.client, &node, &["DrainForced"]).await;
     until_event(&tenant.client, "stubborn", &["NodeReclaimed"]).await;
