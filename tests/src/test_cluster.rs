@@ -299,6 +299,13 @@ impl TestCluster {
             .await;
         patched.unwrap();
     }
+
+    /// Changes these fields of the spec of a `HostNodePool`. Those that are null are removed.
+    pub async fn patch_pool(&self, name: &str, spec: &Value) {
+        let pools: Api<HostNodePool> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        pools.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
 }
 
 impl Deref for TestCluster {

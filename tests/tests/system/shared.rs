@@ -154,9 +154,7 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     .await;
     assert_eq!(on_host(host, before, "cpu-01").await.len(), 1, "a budget holds");
 
-    let limits = json!({"spec": {"timeouts": {"drain": "1s"}}});
-    let merge = Patch::Merge(&limits);
-    pools.patch("cpu", &PatchParams::default(), &merge).await.unwrap();
+    host.patch_pool("cpu", &json!({"timeouts": {"drain": "1s"}})).await;
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(host.client.clone());
     let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
     // The state itself may be over before it is read.
