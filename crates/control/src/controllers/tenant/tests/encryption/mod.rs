@@ -3,7 +3,10 @@
 mod looks;
 mod pages;
 
-use super::{super::memory::Tenants, fixture::Fixture};
+use super::{
+    super::memory::Tenants,
+    fixture::{CLASS, Fixture},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const REQUEST: &str = "berth.dev/encryption-key-rotation-requested-at";
 /// Enough reconciles for each change.
 const MAX_RECONCILES: usize = 30;
@@ -23,12 +25,7 @@ const STORED: [&str; 2] = ["secrets/team/a", "secrets/team/b"];
 
 /// Gives the class of the tenant these rules of encryption.
 pub(super) fn set_rules(fixture: &Fixture, encryption: &Value) {
-    let class = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "g"},
-        "spec": {"encryption": encryption},
-    });
-    fixture.host.insert(CLASS, class);
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    fixture.give_class(&json!({ "encryption": encryption }));
 }
 
 /// A tenant that has run without encryption and stores two Secrets.
