@@ -16,12 +16,13 @@ use axum::{
     serve::Listener,
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::task::JoinHandle;
 
@@ -87,7 +88,7 @@ fn encode(part: &Value) -> String {
 
 impl Inner {
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 
     fn sign(&self, claims: &Value) -> String {

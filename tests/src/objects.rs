@@ -1,6 +1,6 @@
 //! Makes objects from JSON and YAML, and reads pods.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
@@ -92,7 +92,6 @@ pub async fn nodes_of_pods(client: &Client, namespace: &str) -> Vec<String> {
 
 /// Names of the host nodes that carry a tenant's label.
 pub async fn nodes_of_tenant(host: &Client, slug: &str) -> Vec<String> {
-    use k8s_openapi::api::core::v1::Node;
     let nodes: Api<Node> = Api::all(host.clone());
     let params = ListParams::default().labels(&format!("{}={slug}", berth_api::labels::TENANT));
     let mut names: Vec<String> = nodes
@@ -104,6 +103,13 @@ pub async fn nodes_of_tenant(host: &Client, slug: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// The address of the API server in its cluster: that of the Service `default/kubernetes`.
+pub async fn api_server_address(client: &Client) -> String {
+    let services: Api<Service> = Api::namespaced(client.clone(), "default");
+    let kubernetes = services.get("kubernetes").await.unwrap();
+    kubernetes.spec.unwrap().cluster_ip.unwrap()
 }
 
 /// Makes a simulated Node like another one, with labels of its own, as a kubelet would. kwok keeps it alive.

@@ -5,13 +5,14 @@ use crate::{
     keeper::{self, Lease, Turn},
     test_cluster::TestCluster,
 };
+use berth_runtime::locks::lock;
 use futures::{FutureExt, future::LocalBoxFuture};
 use libtest_mimic::{Arguments, Trial};
 use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::task::spawn_blocking;
@@ -28,6 +29,16 @@ fn limit() -> Duration {
     let minutes = std::env::var("BERTH_TEST_MINUTES").ok();
     let minutes = minutes.and_then(|text| text.parse().ok());
     minutes.map_or(LIMIT, Duration::from_mins)
+}
+
+/// Whether this machine cannot have real nodes, so that a test of them is left out. Prints why. Panics where `CI` is set: no test may be left out there.
+pub fn lacks_real_nodes() -> bool {
+    let obstacle = berth_local::obstacle_to_real_nodes();
+    if let Some(why) = &obstacle {
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        eprintln!("not run: {why}");
+    }
+    obstacle.is_some()
 }
 
 /// Names an async function `fn(Arc<TestCluster>)` as a [`Test`].
@@ -190,11 +201,7 @@ impl Place {
         can_break: bool,
         test: fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>,
     ) {
-        if self.needs_real_nodes
-            && let Some(why) = berth_local::obstacle_to_real_nodes()
-        {
-            assert!(std::env::var_os("CI").is_none(), "{why}");
-            eprintln!("not run: {why}");
+        if self.needs_real_nodes && lacks_real_nodes() {
             return;
         }
         let (lease, _turn) = self.wait_for_turn(group, is_alone).await;
@@ -211,7 +218,7 @@ impl Place {
             }
             host.print_logs();
             // Once more after the long logs: the end of the output must name the failure.
-            for panic in self.panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for panic in lock(&self.panics).iter() {
                 eprintln!("==> {panic}");
             }
             panic::resume_unwind(panic);
@@ -245,9 +252,7 @@ fn record_panics() -> Arc<Mutex<Vec<String>>> {
     let (kept, print) = (Arc::clone(&panics), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
         print(panic);
-        kept.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(panic.to_string());
+        lock(&kept).push(panic.to_string());
     }));
     panics
 }

@@ -7,8 +7,12 @@ use berth_api::{HostNodePool, TenantClass, TenantCluster};
 use berth_control::install::install;
 use berth_local::{ChartInstall, HostCluster, HostClusterConfig, NodePlan, TestHost};
 use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, free_port, reap_marked, write_atomic};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::{
     ops::Deref,
     path::{Path, PathBuf},
@@ -284,6 +288,23 @@ impl TestCluster {
     /// `TenantClusters` of a namespace.
     pub fn tenants(&self, namespace: &str) -> Api<TenantCluster> {
         Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Changes these fields of the spec of a `TenantCluster`. Those that are null are removed.
+    pub async fn patch_tenant(&self, namespace: &str, name: &str, spec: &Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let patched = self
+            .tenants(namespace)
+            .patch(name, &PatchParams::default(), &patch)
+            .await;
+        patched.unwrap();
+    }
+
+    /// Changes these fields of the spec of a `HostNodePool`. Those that are null are removed.
+    pub async fn patch_pool(&self, name: &str, spec: &Value) {
+        let pools: Api<HostNodePool> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        pools.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 }
 

@@ -56,6 +56,7 @@ mod tenant_schedule;
 mod tenant_snapshot;
 mod tenant_version;
 pub mod text;
+mod times;
 mod tree_amounts;
 mod tree_resource;
 mod usage_record;
@@ -130,6 +131,7 @@ pub use tenant_snapshot::{
     ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotSchedule, SnapshotTrigger,
     TenantSnapshot, TenantSnapshotSpec, TenantSnapshotStatus,
 };
+pub use times::whole_seconds;
 pub use tree_resource::TreeResource;
 pub use usage_record::{
     MAX_USAGE_LINES, MonthlyUsage, ResourceHours, UsageLine, UsageRecord, UsageRecordSpec, UsageResource, UsageTenant,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{TenantCluster, requests};
+use berth_api::{TenantCluster, requests, whole_seconds};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -54,8 +54,7 @@ pub(crate) async fn wait_until<T>(
 
 /// The time of a request that is later than the last one, also if two are made within a second.
 fn request_time(last: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    requests::request_time(now, last)
+    requests::request_time(whole_seconds(now), last)
 }
 
 /// The patch that makes the request.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_api::conditions::AWAKE;
 use berth_api::labels::{SLEEP_REQUESTED_AT, WAKE_REQUESTED_AT};
-use berth_api::{SleepMode, SleepState, TenantCluster};
+use berth_api::{SleepMode, SleepState, TenantCluster, whole_seconds};
 use clap::Args;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -91,7 +91,7 @@ impl Request {
 
     /// The time of a request that is made now, in whole seconds, as the status has its times. It counts also if this clock is behind.
     fn time(self, tenant: &TenantCluster, now: Timestamp) -> Timestamp {
-        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let now = whole_seconds(now);
         match self {
             Self::Sleep => tenant.sleep_request_time(now),
             Self::Wake => tenant.wake_request_time(now),

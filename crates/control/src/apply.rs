@@ -1,6 +1,7 @@
 //! Server-side apply that does not repeat itself.
 
 use berth_api::{labels, names};
+use berth_runtime::locks::lock;
 use futures::{StreamExt, stream};
 use kube::{
     Api, Client, Resource,
@@ -8,12 +9,7 @@ use kube::{
     core::Request,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{
-    collections::HashMap,
-    fmt::Debug,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt::Debug, sync::Mutex, time::Duration};
 use tokio::time::Instant;
 
 /// Age after which an object is applied again even if it did not change here, so that drift is corrected.
@@ -52,13 +48,13 @@ impl Applier {
 
     /// Forgets what was applied, so that everything is applied again: after an error, and when an object disappeared.
     pub fn forget(&self) {
-        self.applied.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.applied).clear();
     }
 
     /// Forgets what was applied of one kind, such as `Deployment`: something else has changed the objects.
     pub fn forget_kind(&self, kind: &str) {
         let prefix = format!("{kind} ");
-        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut applied = lock(&self.applied);
         applied.retain(|key, _| !key.starts_with(&prefix));
     }
 
@@ -143,7 +139,7 @@ impl Applier {
         value["kind"] = resource.kind.clone().into();
         let hash = names::hash(&[&value.to_string()]);
         if skip_known {
-            let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+            let applied = lock(&self.applied);
             if applied
                 .get(&key)
                 .is_some_and(|(earlier, at)| *earlier == hash && at.elapsed() < REFRESH)
@@ -157,10 +153,7 @@ impl Applier {
         };
         let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;
-        self.applied
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, (hash, Instant::now()));
+        lock(&self.applied).insert(key, (hash, Instant::now()));
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Changes of stores, counted, and what is computed once for each of them.
 
+use berth_runtime::{hashes::hash_of, locks::lock};
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -76,9 +76,8 @@ impl ChangeCounter {
         };
         let is_change = match event {
             Event::Apply(node) if self.kind == "Node" => {
-                let mut hasher = DefaultHasher::new();
-                node.labels().hash(&mut hasher);
-                self.labels.insert(node.name_any(), hasher.finish()) != Some(hasher.finish())
+                let hash = hash_of(node.labels());
+                self.labels.insert(node.name_any(), hash) != Some(hash)
             }
             Event::Delete(object) => {
                 self.labels.remove(&object.name_any());
@@ -113,7 +112,7 @@ impl<T, V> Default for Cached<T, V> {
 impl<T, V: PartialEq> Cached<T, V> {
     /// The value for this version, which has to be read before `compute` reads anything. Others that need it meanwhile wait.
     pub fn get(&self, version: V, compute: impl FnOnce() -> T) -> Arc<T> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         if let Some((known, value)) = last.as_ref()
             && *known == version
         {

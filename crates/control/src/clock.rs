@@ -8,11 +8,13 @@
 //! What nothing depends on but what people read, such as the time of an Event, is by the clock of the machine. So are certificates, both when they
 //! are made and when they are renewed.
 
-use berth_runtime::answers::read_time;
+pub(crate) use berth_api::whole_seconds;
+
+use berth_runtime::{answers::read_time, locks::lock};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,11 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 /// Differences up to this are none: a header has whole seconds and travels.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
-
-/// The time without fractions of a second, which times of the API do not have.
-pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
-}
 
 /// The time by the clock of the host. Copies share it.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +134,7 @@ impl Clock {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

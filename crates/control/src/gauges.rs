@@ -1,5 +1,6 @@
 //! Gauges of objects that come and go.
 
+use berth_runtime::locks::lock;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -7,7 +8,7 @@ use prometheus_client::{
 use std::{
     collections::HashSet,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// A family of gauges of which all are set at once. Only those without a value are removed: a scrape meanwhile finds all others.
@@ -30,7 +31,7 @@ impl<L: Clone + Eq + Hash> Default for Gauges<L> {
 impl<L: EncodeLabelSet + Clone + Eq + Hash> Gauges<L> {
     /// Sets all gauges. Those that have no value any more are removed.
     pub fn set_all(&self, values: impl IntoIterator<Item = (L, i64)>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let mut set = HashSet::new();
         for (labels, value) in values {
             self.family.get_or_create(&labels).set(value);

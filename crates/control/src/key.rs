@@ -1,9 +1,8 @@
 //! What waits to be reconciled.
 
 use berth_api::TenantCluster;
-use berth_runtime::queue::QueueKey;
+use berth_runtime::{hashes::hash_of, queue::QueueKey};
 use kube::ResourceExt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An object that waits to be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,9 +47,8 @@ impl Key {
 impl QueueKey for Key {
     /// Namespaces of tenants take turns; the platform's own objects have theirs.
     fn group(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
         match self {
-            Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
+            Self::Tenant { namespace, .. } => hash_of(namespace),
             Self::Pool(_)
             | Self::Class(_)
             | Self::SchedulePolicy(_)
@@ -59,8 +57,7 @@ impl QueueKey for Key {
             | Self::Fleet
             | Self::SharedNodes
             | Self::Usage
-            | Self::Snapshots => {}
+            | Self::Snapshots => hash_of(&()),
         }
-        hasher.finish()
     }
 }

@@ -6,12 +6,13 @@
 use crate::clock::Clock;
 use berth_api::{labels, names, quantity};
 use berth_node_lifecycle::{pod_phase::has_ended, pod_requests};
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// Most uses of all tenants that have ended and are kept until a pass reads them. Passes come every minute, but the first one waits for the stored records.
@@ -78,7 +79,7 @@ impl<V> Default for UseLog<V> {
 
 impl<V> UseLog<V> {
     fn lock(&self) -> MutexGuard<'_, State<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -1,9 +1,10 @@
 //! When pods of tenants came and went. A tenant that had a pod between two reconciles was not idle.
 
+use berth_runtime::locks::lock;
 use jiff::{SignedDuration, Timestamp};
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -50,7 +51,7 @@ impl PodActivity {
 
     /// A pod of the tenant came, changed or went. `has_pods` says whether the tenant has one now that has not ended.
     pub fn record(&self, tenant: &str, has_pods: bool) {
-        let mut all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.tenants);
         let had_pods = all.get(tenant).is_some_and(|activity| activity.has_pods);
         // Pods that have ended long ago are no activity.
         if has_pods || had_pods {
@@ -62,7 +63,7 @@ impl PodActivity {
     /// The tenant may start no pod now: it is not idle for that.
     pub fn record_no_starts(&self, tenant: &str) {
         let last = Instant::now();
-        let mut all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.tenants);
         let activity = all
             .entry(tenant.to_owned())
             .or_insert(Activity { has_pods: false, last });
@@ -71,16 +72,13 @@ impl PodActivity {
 
     /// When the tenant last had a pod or might start none, as far as that is known, if it is `now`.
     pub fn last(&self, tenant: &str, now: Timestamp) -> Option<Timestamp> {
-        let all = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.tenants);
         all.get(tenant).map(|activity| time_of(activity.last, now))
     }
 
     /// Forgets a tenant that is gone.
     pub fn forget(&self, tenant: &str) {
-        self.tenants
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(tenant);
+        lock(&self.tenants).remove(tenant);
     }
 }
 

@@ -2,6 +2,7 @@
 //! each node, which would take fifty times as much as a tree of JSON.
 
 use berth_api::{TenantNode, TenantNodeSpec};
+use berth_runtime::hashes::hash_of;
 use kube::{Resource, core::ObjectMeta};
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -70,9 +71,7 @@ impl Digest {
     }
 
     fn hash(value: &impl Hash) -> Self {
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        Self(hasher.finish())
+        Self(hash_of(value))
     }
 }
 

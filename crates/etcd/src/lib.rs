@@ -48,7 +48,7 @@ pub enum InvalidOptions {
     #[error("no etcd endpoint is given")]
     NoEndpoint,
     /// An endpoint is not an `https` URL.
-    #[error("the etcd endpoint {0} is not an https URL")]
+    #[error("the etcd endpoint {0} is not an https URL; write it as https://host:2379")]
     NotHttps(String),
     /// A URL or a certificate cannot be read.
     #[error(transparent)]
@@ -155,7 +155,7 @@ mod tests {
         let plain = "http://127.0.0.1:2379";
         assert_eq!(
             refused(&[plain.into()]),
-            format!("the etcd endpoint {plain} is not an https URL")
+            format!("the etcd endpoint {plain} is not an https URL; write it as https://host:2379")
         );
     }
 }

@@ -4,25 +4,25 @@
 //! it, and copies bytes. It has no certificate and no key of any tenant: TLS, and with it every right, is between the client and the API
 //! server.
 //!
-//! - [`client_hello`] reads the name, and [`proxy_protocol`] the address of the client behind a load balancer.
-//! - [`routes`] has the tenants and where their API servers are. [`watches`] fills it from the host.
-//! - [`server`] accepts connections, within [`limits`], and [`relay`] copies their bytes. [`places`](berth_runtime::places) bounds how many are still silent, and of
-//!   how many the reader takes nothing; [`refused`] has those that are not passed on.
+//! - `client_hello` reads the name, and `proxy_protocol` the address of the client behind a load balancer.
+//! - [`routes`] has the tenants and where their API servers are. `watches` fills it from the host.
+//! - [`server`] accepts connections, within `limits`, and `relay` copies their bytes. [`places`](berth_runtime::places) bounds how many are still silent, and of
+//!   how many the reader takes nothing; `refused` has those that are not passed on.
 //! - [`sleep_state`] knows whether a tenant sleeps, [`wake`] asks control to wake it, and [`hold`] holds its connections meanwhile.
 
-pub mod client_hello;
+mod client_hello;
 pub mod hold;
-pub mod limits;
+mod limits;
 pub mod metrics;
-pub mod options;
-pub mod proxy_protocol;
-pub mod refused;
-pub mod relay;
+mod options;
+mod proxy_protocol;
+mod refused;
+mod relay;
 pub mod routes;
 pub mod server;
 pub mod sleep_state;
 pub mod wake;
-pub mod watches;
+mod watches;
 
 pub use options::Options;
 

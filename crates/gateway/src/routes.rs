@@ -11,11 +11,12 @@ use crate::{
     sleep_state::SleepState,
 };
 use berth_api::{GatewayDomain, names::TenantId};
+use berth_runtime::locks::lock;
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOrString};
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -149,7 +150,7 @@ impl RoutingTable {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Adds a TenantCluster, or takes what it says about its sleep now. One with another UID under the same name is another tenant.

@@ -7,6 +7,7 @@ use crate::{
     sleep_state::{REQUEST_INTERVAL, WakeRequests},
 };
 use berth_api::{TenantCluster, labels, system};
+use berth_runtime::locks::lock;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::{
@@ -14,7 +15,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -111,7 +112,7 @@ impl Waker {
 }
 
 fn requests_of(hold: &HoldState) -> MutexGuard<'_, WakeRequests> {
-    hold.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&hold.requests)
 }
 
 #[cfg(test)]

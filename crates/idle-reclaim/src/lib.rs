@@ -12,7 +12,7 @@
 //! | [`pod`] | a pod with GPUs |
 //! | [`evidence`] | whether a pod is active, idle, or neither is known |
 //! | [`workload`] | pods that are judged as one: of one owner or of one gang |
-//! | [`opt_out`] | pods that teams excepted |
+//! | `opt_out` | pods that teams excepted |
 //! | [`ladder`] | the steps from the first warning to the last one |
 //! | [`attempts`] | what was tried to give back the GPUs of pods, and what to do if that had no effect |
 //! | [`order`] | which workloads that are due come first, and how tenants take turns |
@@ -28,7 +28,7 @@ pub mod attempts;
 pub mod evidence;
 pub mod gaps;
 pub mod ladder;
-pub mod opt_out;
+mod opt_out;
 pub mod order;
 pub mod owner;
 pub mod pass;

@@ -2,6 +2,7 @@
 
 use crate::{
     http,
+    locks::lock,
     places::{Place, Places},
     sockets,
 };
@@ -10,7 +11,7 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::{
@@ -49,7 +50,7 @@ impl Readiness {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Sets whether one of the needs is met now.

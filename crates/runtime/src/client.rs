@@ -41,7 +41,9 @@ pub enum ConnectError {
         source: Box<KubeconfigError>,
     },
     /// The program does not run in a pod with a service account.
-    #[error("no kubeconfig was given, and the process does not run in a pod with a service account: {0}")]
+    #[error(
+        "no kubeconfig was given, and the process does not run in a pod with a service account: {0}; set --kubeconfig"
+    )]
     InCluster(#[source] Box<InClusterError>),
     /// The client cannot be built from the configuration.
     #[error("cannot build a client: {0}")]

@@ -4,12 +4,12 @@
 //!
 //! | modules | what is in them |
 //! |---|---|
-//! | [`client`], [`discovery`], [`corrected`], [`present_lists`] | clients of API servers, and what their requests and answers are changed to |
-//! | [`answers`], [`page_limit`], [`long_answers`], [`extension_answers`] | how long answers may be, and how many long ones are read at a time |
+//! | [`client`], [`discovery`], [`corrected`], `present_lists` | clients of API servers, and what their requests and answers are changed to |
+//! | [`answers`], `page_limit`, [`long_answers`], [`extension_answers`] | how long answers may be, and how many long ones are read at a time |
 //! | [`watched`], [`tree`] | objects of lists and watches, and the memory that they take |
 //! | [`queue`] | the queue of keys |
 //! | [`lease`], [`thread`], [`shutdown`] | how programs start, lead and end |
-//! | [`locks`] | locks that stay usable after a panic |
+//! | [`locks`], [`hashes`] | locks that stay usable after a panic, and hashes that show changes |
 //! | [`admin`], `http`, [`metrics`], [`telemetry`] | the admin server, its client, metrics and logs |
 //! | [`places`], [`sockets`] | connections: which of them end when there are too many, and their options |
 
@@ -19,15 +19,16 @@ pub mod client;
 pub mod corrected;
 pub mod discovery;
 pub mod extension_answers;
+pub mod hashes;
 pub mod http;
 pub mod lease;
 pub mod locks;
 mod log_lines;
 pub mod long_answers;
 pub mod metrics;
-pub mod page_limit;
+mod page_limit;
 pub mod places;
-pub mod present_lists;
+mod present_lists;
 pub mod queue;
 pub mod shutdown;
 pub mod sockets;

@@ -4,9 +4,10 @@
 //! too many connections that are silent, or whose reader takes nothing, those make room that have been so for longest: many of them keep nobody
 //! else out, and do not have more memory than their number allows.
 
+use crate::locks::lock;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::sync::oneshot;
 
@@ -63,7 +64,7 @@ impl Places {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

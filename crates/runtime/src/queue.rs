@@ -4,11 +4,12 @@
 //! Unlike a list of events, a keyed queue is bounded by the number of objects, and a slow or failing key delays no
 //! other. Keys of different groups take turns, so that a group with thousands of keys delays no other by more than one.
 
+use crate::locks::lock;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
@@ -98,7 +99,7 @@ impl<K: QueueKey> Queue<K> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 
     /// Puts a key at the end, unless it waits already. A key that is being processed waits again once it is done.

@@ -1,10 +1,10 @@
 //! What a schedule lets tenants do at an instant, and when that changes. Pure: everything is computed from the clock and the
 //! spec, so that a control that was down for a week has missed nothing. docs/adr/0019 says which rules were chosen, and why.
 //!
-//! | module | contents |
+//! | part | contents |
 //! |---|---|
-//! | [`schedule`] | one `SchedulePolicy`: its state at an instant, and the next change |
-//! | [`stack`] | all policies that a tenant has, the outermost first |
+//! | [`Schedule`] | one `SchedulePolicy`: its state at an instant, and the next change |
+//! | [`Stack`] | all policies that a tenant has, the outermost first |
 //! | [`groups`] | what a state makes of the node groups of a tenant |
 //! | [`cron_jobs`] | when a CronJob is due next |
 //! | [`Recurrence`] | when something that Berth does again and again is due |
@@ -18,9 +18,9 @@ mod error;
 pub mod groups;
 pub mod periods;
 mod recurrence;
-pub mod schedule;
+mod schedule;
 mod search;
-pub mod stack;
+mod stack;
 mod window;
 mod zone;
 

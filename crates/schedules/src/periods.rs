@@ -2,7 +2,9 @@
 //! down.
 
 use crate::{Stack, Standing, WorkloadRule};
-use berth_api::{MAX_WORKLOAD_SCHEDULES, SchedulePeriod, ScheduleState, TenantScheduleSpec, WorkloadSchedule};
+use berth_api::{
+    MAX_WORKLOAD_SCHEDULES, SchedulePeriod, ScheduleState, TenantScheduleSpec, WorkloadSchedule, whole_seconds,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -84,7 +86,7 @@ fn began(before: &[SchedulePeriod], state: ScheduleState, now: Timestamp) -> Tim
     let of_policies = before.iter().filter(|period| !is_of_sleep(period));
     let of_policies: Vec<SchedulePeriod> = of_policies.cloned().collect();
     let known = SchedulePeriod::at(&of_policies, now).filter(|known| known.state == state);
-    let whole = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let whole = whole_seconds(now);
     // Not later than now: the clock may have been set back.
     known.map_or(whole, |known| known.from.0.min(whole))
 }

@@ -22,6 +22,9 @@ fn failed(error: impl std::fmt::Display) -> ChartError {
 }
 
 /// Draws the chart as SVG.
+///
+/// # Errors
+/// It cannot be drawn.
 pub fn draw_chart(outcome: &Outcome) -> Result<String, ChartError> {
     let mut svg = String::new();
     {

@@ -23,7 +23,11 @@ pub use replay::Progress;
 pub use report::{Fleet, Idle, Outcome, Report, Scene, TenantReport, TenantScene, TraceReport, Waiting};
 pub use trace::{Job, LeftOut, Reading, Trace, TraceError};
 
-/// Replays a trace with static partitions and with nodes that follow demand.
+/// Replays a trace with static partitions and with nodes that follow demand. `progress` is called now and then.
+///
+/// # Errors
+/// An option is out of its range, the fleet is too small for the largest job of each tenant, a plan breaks a rule of the planner, or no job starts any
+/// more.
 pub fn simulate(trace: &Trace, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, Error> {
     options.check()?;
     let mut trace = trace.clone();

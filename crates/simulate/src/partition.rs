@@ -8,6 +8,9 @@ use crate::trace::Job;
 ///
 /// Every tenant gets nodes in proportion to the GPU time that it requests within the window, and at least as many as its
 /// largest job needs: otherwise that job could never run.
+///
+/// # Errors
+/// The fleet has fewer nodes than the largest jobs of all tenants need.
 pub fn divide_nodes(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node: u32) -> Result<Vec<u32>, Error> {
     let window = Window::of(jobs);
     let mut least = vec![1_u32; tenants.len()];

@@ -1,14 +1,14 @@
 //! When a tenant falls asleep, and when it wakes: pure. docs/adr/0024 says which rules were chosen, and why.
 //!
-//! | module | contents |
+//! | part | contents |
 //! |---|---|
 //! | [`activity`] | when a tenant was used, from the counts of requests of its API server |
-//! | [`decision`] | what follows from all that is known of a tenant |
+//! | [`decide`] | what follows from all that is known of a tenant |
 
 #![warn(missing_docs)]
 
 pub mod activity;
-pub mod decision;
+mod decision;
 
 pub use decision::{Activity, Decision, Enforcement, Facts, Inside, Stay, Turn, WakeCause, decide};
 

@@ -1,3 +1,5 @@
+//! What a snapshot consists of, and what is known of one that was written.
+
 use std::fmt::{Debug, Formatter, Result as FormatResult, Write as _};
 
 /// One object of a tenant, as etcd has it.

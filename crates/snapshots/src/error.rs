@@ -1,3 +1,5 @@
+//! Errors of stores and of snapshots.
+
 use std::error::Error;
 
 /// The URL or the options of a store cannot be used. The text contains no credentials.

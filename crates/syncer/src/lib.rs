@@ -7,21 +7,21 @@
 //! - [`egress`] connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
 //! - [`kubelet`] answers it in place of the nodes' kubelets.
 //! - [`engine`] has the queues and is the only part that writes.
-//! - [`servers`] runs the first three on a thread of their own.
+//! - [`Servers`] runs the first three on a thread of their own.
 //! - [`store`] fills the stores with the objects of both sides.
 //! - [`usage`] serves the tenant's metrics API.
 //!
 //! The rules of each kind, pure functions from objects to objects, are in `berth-sync-rules`.
 
 pub mod admission;
-pub mod config;
+mod config;
 pub mod egress;
 pub mod engine;
 pub mod host_account;
 pub mod kubelet;
 pub mod metrics;
 pub mod serve;
-pub mod servers;
+mod servers;
 pub mod store;
 pub mod tls;
 pub mod usage;

@@ -5,7 +5,7 @@ use axum::{
     body::Body,
     http::{Request, Response},
 };
-use berth_runtime::sockets;
+use berth_runtime::{locks::lock, sockets};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
@@ -92,7 +92,7 @@ where
 {
     let upgrade = Mutex::new(None);
     let keep = |upgrading, next| {
-        *upgrade.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrading, next));
+        *lock(&upgrade) = Some((upgrading, next));
     };
     let service = service_fn(|mut request: Request<Incoming>| {
         let upgrading = hyper::upgrade::on(&mut request);

@@ -2,6 +2,7 @@
 //! no certificate of it. Certificates are read again when their files change: in a cluster they are replaced in place.
 
 use crate::serve::BUFFER;
+use berth_runtime::locks::lock;
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -9,7 +10,7 @@ use rustls::{
 };
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -158,12 +159,12 @@ impl Acceptor {
 
     /// The authority that signs for both ends, PEM.
     pub fn authority(&self) -> String {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = lock(&self.current);
         current.identity.authority.clone()
     }
 
     fn config(&self) -> Arc<ServerConfig> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.current);
         if current.checked_at.elapsed() >= FRESH {
             current.checked_at = Instant::now();
             current.reload(&self.files);

@@ -4,9 +4,10 @@ use axum::{Router, extract::State, routing::post};
 use berth_control::controllers::idle_gpus::GpuMetricsSource;
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::{Prometheus, PrometheusConfig};
+use berth_runtime::locks::lock;
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::net::TcpListener;
@@ -24,7 +25,7 @@ struct Known {
 
 impl StandIn {
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Sets namespace and name of the host pod that has the GPUs.

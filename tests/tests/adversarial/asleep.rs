@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
     core::NamespaceResourceScope,
 };
 use serde::de::DeserializeOwned;
@@ -70,9 +70,8 @@ async fn until_no_slice(host: &TestCluster, tenant: &Tenant) {
 }
 
 async fn set_mode(host: &TestCluster, mode: &str) {
-    let patch = Patch::Merge(json!({"spec": {"sleep": {"mode": mode}}}));
-    let tenants = host.tenants(NAMESPACE);
-    tenants.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    host.patch_tenant(NAMESPACE, NAME, &json!({"sleep": {"mode": mode}}))
+        .await;
 }
 
 /// An Ingress of an allowed host name that leads to a machine, by a Service without a selector.

@@ -41,12 +41,10 @@ fn stop(namespace: &str) -> Value {
 /// The team asks for sleep at the same time: each state of it is recorded before anything is done for it.
 pub(crate) async fn a_team_that_changes_its_object_all_the_time_keeps_no_rule_away(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-restless", &cluster(NAME, &[])).await;
-    let tenants = host.tenants(&tenant.namespace);
-    let changes = tokio::spawn(change_all_the_time(tenants.clone()));
+    let changes = tokio::spawn(change_all_the_time(host.tenants(&tenant.namespace)));
     let set_mode = async |mode: &str| {
-        let patch = json!({"spec": {"sleep": {"mode": mode}}});
-        let params = PatchParams::default();
-        tenants.patch(NAME, &params, &Patch::Merge(&patch)).await.unwrap();
+        let spec = json!({"sleep": {"mode": mode}});
+        host.patch_tenant(&tenant.namespace, NAME, &spec).await;
     };
     set_mode("Asleep").await;
     apply(&host.client, "", &stop(&tenant.namespace)).await.unwrap();

@@ -7,7 +7,7 @@ use crate::{
     teams::{speech, vision},
 };
 use berth_control::control_plane::SYNCER;
-use berth_tests::{test_cluster::TestCluster, token, wait::until};
+use berth_tests::{objects::api_server_address, test_cluster::TestCluster, token, wait::until};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     core::v1::{Node, Pod, Service, ServiceAccount},
@@ -138,15 +138,7 @@ pub(crate) async fn pods_reach_no_node_and_no_other_tenant(host: Arc<TestCluster
             forbidden.extend(ports.iter().map(|port| format!("{address}:{}", port.port)));
         }
     }
-    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
-    let kubernetes = services
-        .get("kubernetes")
-        .await
-        .unwrap()
-        .spec
-        .unwrap()
-        .cluster_ip
-        .unwrap();
+    let kubernetes = api_server_address(&tenant.client).await;
     let allowed = [format!("{}:8080", ip(&own)), format!("{kubernetes}:443")];
 
     let targets: Vec<String> = forbidden.iter().chain(&allowed).cloned().collect();
@@ -226,15 +218,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc
         .into_iter()
         .find(|pod| pod.name_any().starts_with("model-"))
         .unwrap();
-    let services: Api<Service> = Api::namespaced(host.client.clone(), "default");
-    let kubernetes = services
-        .get("kubernetes")
-        .await
-        .unwrap()
-        .spec
-        .unwrap()
-        .cluster_ip
-        .unwrap();
+    let kubernetes = api_server_address(&host.client).await;
     let host_server = host.server().trim_start_matches("https://").to_owned();
     let program = format!(
         "ls /var/run/secrets/kubernetes.io/serviceaccount/token 2>/dev/null; {}",

@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, EvictParams, ListParams},
 };
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -288,12 +288,8 @@ pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
             Ok::<usize, String>(answered)
         }
     });
-    let name = json!({"spec": {"controlPlane": {"service": {"hostnames": ["rolled.example.com"]}}}});
-    let tenants = host.tenants(&tenant.namespace);
-    tenants
-        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&name))
-        .await
-        .unwrap();
+    let name = json!({"controlPlane": {"service": {"hostnames": ["rolled.example.com"]}}});
+    host.patch_tenant(&tenant.namespace, &tenant.name, &name).await;
     server.until_replaced(&before).await;
     let old: BTreeSet<_> = before.iter().map(ResourceExt::name_any).collect();
     until("the old one is gone", SOON, async || {

@@ -1,7 +1,7 @@
 //! A tenant leaves nothing on a node for the next one, and keeps no node that it has to give back.
 
 use crate::pods::{IMAGE, SOON, is_ready, only, pod};
-use berth_api::{HostNodePool, labels};
+use berth_api::labels;
 use berth_local::images::{Image, catalog};
 use berth_process::binaries::{self, Binary};
 use berth_tests::{
@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 use std::{
@@ -336,20 +336,16 @@ async fn stubborn_tenant(host: &TestCluster, name: &str) -> Tenant {
 
 /// Sets the time limits of the pool whose nodes these tests use; null: the defaults.
 async fn limit_drains(host: &TestCluster, drain: Option<&str>) {
-    let pools: Api<HostNodePool> = Api::all(host.client.clone());
-    let patch = Patch::Merge(json!({"spec": {"timeouts": {"drain": drain, "terminate": drain}}}));
-    pools.patch("l40s", &PatchParams::default(), &patch).await.unwrap();
+    let timeouts = json!({"timeouts": {"drain": drain, "terminate": drain}});
+    host.patch_pool("l40s", &timeouts).await;
 }
 
 pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_node(host: Arc<TestCluster>) {
     limit_drains(&host, Some("10s")).await;
     let tenant = stubborn_tenant(&host, "stubborn-node").await;
     let node = only_node(&host, &tenant).await;
-    let released = Patch::Merge(json!({"spec": {"nodeGroups": []}}));
-    host.tenants("stubborn-node")
-        .patch("stubborn-node", &PatchParams::default(), &released)
-        .await
-        .unwrap();
+    host.patch_tenant("stubborn-node", "stubborn-node", &json!({"nodeGroups": []}))
+        .await;
     until_free(&host, &node).await;
     until_event(&host.client, &node, &["DrainForced"]).await;
     until_event(&tenant.client, "stubborn", &["NodeReclaimed"]).await;

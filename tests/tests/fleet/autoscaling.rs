@@ -12,7 +12,7 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -35,14 +35,11 @@ impl Cloud {
     async fn new(host: &Arc<TestCluster>) -> Self {
         let pools: Api<HostNodePool> = Api::all(host.client.clone());
         apply_example(&host.client, "", "pools/cloud.yaml").await;
-        let hasty = json!({"spec": {
+        let hasty = json!({
             "scrub": {"policy": "None"}, "validate": {"policy": "None"},
             "policy": {"minHoldDuration": "0s", "idleTimeout": "2s", "reclaimGracePeriod": "1s"},
-        }});
-        pools
-            .patch(POOL, &PatchParams::default(), &Patch::Merge(&hasty))
-            .await
-            .unwrap();
+        });
+        host.patch_pool(POOL, &hasty).await;
         Self {
             pools,
             nodes: Api::all(host.client.clone()),
@@ -88,11 +85,8 @@ impl Cloud {
     }
 
     async fn set_limit(&self, most: Value) {
-        let body = json!({"spec": {"autoscaling": {"maxNodes": most}}});
-        self.pools
-            .patch(POOL, &PatchParams::default(), &Patch::Merge(&body))
-            .await
-            .unwrap();
+        let spec = json!({"autoscaling": {"maxNodes": most}});
+        self.host.patch_pool(POOL, &spec).await;
     }
 
     /// How many of the pool's nodes autoscalers leave alone.

@@ -11,7 +11,7 @@ use berth_tests::{
 use k8s_openapi::api::{core::v1::Node, policy::v1::PodDisruptionBudget};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -68,12 +68,8 @@ pub(crate) async fn a_quota_is_not_walked_around_by_nodes_that_drain(host: Arc<T
 
 /// Gives the team a group of this name instead of the one that it has.
 async fn set_group(host: &TestCluster, team: &Team, name: &str, replicas: u32) {
-    let patch = Patch::Merge(json!({"spec": {"nodeGroups": [NodeGroup::private(name, "h100", replicas)]}}));
-    let clusters = host.tenants(NAMESPACE);
-    clusters
-        .patch(&team.name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let groups = json!({"nodeGroups": [NodeGroup::private(name, "h100", replicas)]});
+    host.patch_tenant(NAMESPACE, &team.name, &groups).await;
 }
 
 async fn until_draining(host: &TestCluster) {

@@ -19,7 +19,7 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 /// By how many seconds control's clock is ahead: what is not Ready now is so for longer than the pool allows.
@@ -28,7 +28,7 @@ const AHEAD: i64 = 900;
 pub(crate) async fn a_group_gets_another_node_for_one_that_is_not_ready(host: Arc<TestCluster>) {
     let observer = Observer::start(&host.client, true);
     let repairs = json!({"scrub": {"policy": "Always"}, "repair": {"notReadyAfter": "10m", "maxUnhealthy": 1}});
-    set_pool(&host, &repairs).await;
+    host.patch_pool("h100", &repairs).await;
     CLOCK.set_ahead(AHEAD);
     let team = Team::create(&host, "not-ready", None, vec![NodeGroup::private("all", "h100", 2)]).await;
     until_true("the team has its nodes", SOON, async || {
@@ -85,14 +85,9 @@ pub(crate) async fn a_group_gets_another_node_for_one_that_is_not_ready(host: Ar
     team.delete(&host).await;
     until_all_free(&host).await;
     CLOCK.set_ahead(0);
-    set_pool(&host, &json!({"scrub": {"policy": "None"}, "repair": null})).await;
+    host.patch_pool("h100", &json!({"scrub": {"policy": "None"}, "repair": null}))
+        .await;
     observer.finish().await;
-}
-
-async fn set_pool(host: &TestCluster, spec: &Value) {
-    let pools: Api<HostNodePool> = Api::all(host.client.clone());
-    let patch = Patch::Merge(json!({ "spec": spec }));
-    pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();
 }
 
 /// Waits until the pool says, for this reason, whether nodes are taken that are not Ready.

@@ -5,7 +5,7 @@
 //! `BERTH_RANDOM_SECONDS` sets the duration (default 30), `BERTH_RANDOM_SEED` the seed.
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
-use berth_api::{HostNodePool, NodeGroup, labels};
+use berth_api::{NodeGroup, labels};
 use berth_tests::{dice::Dice, observer::Observer, tenant::until_gone, test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
@@ -30,7 +30,7 @@ pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
     eprintln!("BERTH_RANDOM_SECONDS={seconds}");
     let cleans = json!({"scrub": {"policy": "Always", "podAnnotations": {"simulation.berth.dev/run-for": QUICK}},
         "timeouts": {"scrub": "20s"}});
-    set_pool(&host, &cleans).await;
+    host.patch_pool("h100", &cleans).await;
     let mut chaos = Chaos::begin(&host, Dice::from_environment()).await;
     let begin = Instant::now();
     // A slow machine takes longer for as many steps, but not for ever.
@@ -45,7 +45,7 @@ pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
     eprintln!("{steps} steps, {recyclings} nodes came to another tenant, {late} pods came late");
     assert!(recyclings > 2, "nothing happened");
     let none = json!({"scrub": {"policy": "None", "podAnnotations": null}, "timeouts": {"scrub": null}});
-    set_pool(&host, &none).await;
+    host.patch_pool("h100", &none).await;
 }
 
 /// Everything that is done to the fleet.
@@ -155,7 +155,7 @@ impl<'a> Chaos<'a> {
             26 => {
                 let run_for = [QUICK, QUICK, FOR_EVER][self.dice.index(3)];
                 let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": run_for}}});
-                set_pool(self.host, &pace).await;
+                self.host.patch_pool("h100", &pace).await;
             }
             27 => self.release_quarantined().await,
             28 => {
@@ -250,7 +250,7 @@ impl<'a> Chaos<'a> {
     async fn end(mut self) -> (u32, Observer) {
         CLOCK.set_ahead(0);
         let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": QUICK}}});
-        set_pool(self.host, &pace).await;
+        self.host.patch_pool("h100", &pace).await;
         for node in self.nodes.list(&ListParams::default()).await.unwrap() {
             let uncordoned = json!({"spec": {"unschedulable": false}});
             let name = node.name_any();
@@ -339,11 +339,4 @@ async fn set_ready(nodes: &Api<Node>, node: &str, status: &str) {
     let body = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
     let patch = Patch::Strategic(&body);
     let _ = nodes.patch_status(node, &PatchParams::default(), &patch).await;
-}
-
-async fn set_pool(host: &TestCluster, spec: &Value) {
-    let pools: Api<HostNodePool> = Api::all(host.client.clone());
-    let body = json!({"spec": spec});
-    let patch = Patch::Merge(&body);
-    pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();
 }

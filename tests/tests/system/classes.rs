@@ -173,11 +173,8 @@ pub(crate) async fn changed_class_reaches_tenants_and_deleted_class_stops_none(h
     let tenant = Tenant::ready(&host, "class-change", "gold").await;
     assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!([]));
     // A tenant's spec leaves the class.
-    let other = json!({"spec": {"className": null}});
-    host.tenants("class-change")
-        .patch("gold", &PatchParams::default(), &Patch::Merge(&other))
-        .await
-        .unwrap();
+    host.patch_tenant("class-change", "gold", &json!({"className": null}))
+        .await;
     until_class(&host, "gold", "Ready", 0).await;
     tenant.delete(&host).await;
 }
@@ -209,11 +206,8 @@ pub(crate) async fn scheduler_runs_while_class_and_tenant_want_it(host: Arc<Test
     )
     .await;
 
-    let by_host = json!({"spec": {"schedulingMode": "Host"}});
-    host.tenants("class-scheduler")
-        .patch("own", &PatchParams::default(), &Patch::Merge(&by_host))
-        .await
-        .unwrap();
+    host.patch_tenant("class-scheduler", "own", &json!({"schedulingMode": "Host"}))
+        .await;
     until_true("the scheduler is stopped", SOON, async || {
         processes::find(&host.tenant_records(), &name).is_none()
     })

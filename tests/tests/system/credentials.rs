@@ -318,12 +318,8 @@ fn verify(token: &str, document: &Value, keys: &Value) -> Result<Value, &'static
 }
 
 async fn set_issuer(host: &TestCluster, tenant: &Tenant, authentication: &Value) {
-    let patch = Patch::Merge(json!({"spec": {"authentication": authentication}}));
-    let tenants = host.tenants(&tenant.namespace);
-    tenants
-        .patch(&tenant.name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let spec = json!({ "authentication": authentication });
+    host.patch_tenant(&tenant.namespace, &tenant.name, &spec).await;
 }
 
 /// Whether a token is accepted by the tenant itself.

@@ -9,10 +9,7 @@ use berth_tests::{
     wait::{SOON, until},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use kube::Api;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -28,9 +25,7 @@ async fn set_class(host: &TestCluster, default: &str, services: u64) {
 }
 
 async fn set_version(host: &TestCluster, version: Option<&str>) {
-    let patch = Patch::Merge(json!({"spec": {"version": version}}));
-    let tenants = host.tenants(NAME);
-    tenants.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    host.patch_tenant(NAME, NAME, &json!({ "version": version })).await;
 }
 
 /// Waits until the tenant was accepted under rules with this limit, and then until its API server and its status have a version.

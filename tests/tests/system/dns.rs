@@ -4,7 +4,7 @@ use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_control::control_plane::COREDNS;
 use berth_tests::{
     dns::{Answer, Outside, ask},
-    objects::{apply, simulate_node},
+    objects::{api_server_address, apply, simulate_node},
     processes,
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
@@ -280,15 +280,7 @@ pub(crate) async fn dns_customization_is_validated(host: Arc<TestCluster>) {
     }});
     create(&tenant, &[custom]).await;
     wake(&host, &tenant, "customised").await;
-    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
-    let api_server = services
-        .get("kubernetes")
-        .await
-        .unwrap()
-        .spec
-        .unwrap()
-        .cluster_ip
-        .unwrap();
+    let api_server = api_server_address(&tenant.client).await;
     until_answer(server, TYPE::A, "registry", Answer::of(&["10.20.0.5"])).await;
     until_answer(server, TYPE::A, "registry.corp.example", Answer::of(&["10.20.0.5"])).await;
     until_answer(server, TYPE::A, "api.example", Answer::of(&[&api_server])).await;

@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
     config::Kubeconfig,
 };
 use serde_json::{Value, json};
@@ -62,9 +62,7 @@ async fn user_of(client: &Client) -> UserInfo {
 }
 
 async fn patch(host: &TestCluster, spec: &Value) {
-    let params = PatchParams::default();
-    let patch = Patch::Merge(json!({ "spec": spec }));
-    host.tenants(NAMESPACE).patch(NAME, &params, &patch).await.unwrap();
+    host.patch_tenant(NAMESPACE, NAME, spec).await;
 }
 
 /// Waits until a condition has a reason; without one, until there is no such condition.

@@ -140,11 +140,8 @@ pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(host: Arc<Tes
         .unwrap();
     let minor = |version: &str| version.split('.').nth(1).unwrap_or_default().to_owned();
     for version in [emulated, KUBERNETES_PREVIOUS, KUBERNETES_DEFAULT] {
-        let upgrade = json!({"spec": {"version": version}});
-        tenants
-            .patch("older", &PatchParams::default(), &Patch::Merge(&upgrade))
-            .await
-            .unwrap();
+        host.patch_tenant(&tenant.namespace, "older", &json!({ "version": version }))
+            .await;
         until_true(&format!("the API server is {version}"), SOON, async || {
             let served = tenant.client.apiserver_version().await;
             // `gitVersion` is that of the program, whichever version it emulates.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Node};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -79,13 +79,10 @@ pub(crate) async fn nothing_is_counted_twice_although_control_is_killed(host: Ar
     let tenant = Tenant::create(&host, NAMESPACE, &cluster("metered", &groups)).await;
     let slug = tenant.id.slug().to_owned();
     let tenants = host.tenants(NAMESPACE);
-    let body = json!({"spec": {"nodeGroups": [
+    let groups = json!({"nodeGroups": [
         {"name": "early", "poolName": early.name, "replicas": 0}, {"name": "late", "poolName": late.name, "replicas": 1},
-    ]}});
-    tenants
-        .patch("metered", &PatchParams::default(), &Patch::Merge(&body))
-        .await
-        .unwrap();
+    ]});
+    host.patch_tenant(NAMESPACE, "metered", &groups).await;
     let (early_seconds, early_gpus) = held(&early.until_state("Scrubbing").await);
     // With the other node, as long as that is counted by then.
     let written = until("the node that has left is in the record", SOON, async || {

@@ -64,12 +64,8 @@ async fn declared(policies: &Api<NetworkPolicy>) -> Vec<String> {
 }
 
 async fn patch(host: &TestCluster, tenant: &Tenant, network: Value) {
-    let patch = Patch::Merge(json!({"spec": {"network": network}}));
-    let tenants = host.tenants(&tenant.namespace);
-    tenants
-        .patch(&tenant.name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let spec = json!({ "network": network });
+    host.patch_tenant(&tenant.namespace, &tenant.name, &spec).await;
 }
 
 pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<TestCluster>) {

@@ -130,12 +130,8 @@ impl Bench {
     }
 
     pub(crate) async fn pod_annotations(&self, annotations: Value) {
-        let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
-        let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
-        pools
-            .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
-            .await
-            .unwrap();
+        let spec = json!({"scrub": {"podAnnotations": annotations}});
+        self.host.patch_pool(self.name, &spec).await;
     }
 
     /// Waits until the observed states end with these: the watch reports them a little later. Returns those before.
@@ -254,12 +250,9 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
     bench.patch_node(release.clone()).await;
     bench.until_states("Quarantined Scrubbing Quarantined").await;
     // From now on, the scrub succeeds.
-    let repaired = json!({"spec": {"timeouts": {"scrub": null}, "scrub": {"podAnnotations": {
-        "simulation.berth.dev/run-for": null, "simulation.berth.dev/exit-code": null}}}});
-    pools
-        .patch(bench.name, &PatchParams::default(), &Patch::Merge(&repaired))
-        .await
-        .unwrap();
+    let repaired = json!({"timeouts": {"scrub": null}, "scrub": {"podAnnotations": {
+        "simulation.berth.dev/run-for": null, "simulation.berth.dev/exit-code": null}}});
+    host.patch_pool(bench.name, &repaired).await;
     until("the node is free", SOON, async || {
         match bench.node().await.labels().get(labels::NODE_STATE).map(String::as_str) {
             None => Ok(()),

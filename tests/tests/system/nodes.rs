@@ -10,7 +10,7 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -75,13 +75,9 @@ pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) 
 
 pub(crate) async fn a_group_grows_and_shrinks(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "nodes-scale", &cluster("scale", &[("train", "h100", 1)])).await;
-    let tenants = host.tenants("nodes-scale");
     let scale = async |count: u32| {
-        let body = json!({"spec": {"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": count}]}});
-        tenants
-            .patch("scale", &PatchParams::default(), &Patch::Merge(&body))
-            .await
-            .unwrap();
+        let groups = json!({"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": count}]});
+        host.patch_tenant("nodes-scale", "scale", &groups).await;
     };
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();

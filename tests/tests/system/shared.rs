@@ -139,11 +139,9 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     let merge = Patch::Merge(&moved);
     nodes.patch("cpu-01", &PatchParams::default(), &merge).await.unwrap();
 
-    let body =
-        json!({"spec": {"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]}});
+    let groups = json!({"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]});
     let tenants = host.tenants("shared-other");
-    let merge = Patch::Merge(&body);
-    tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
+    host.patch_tenant("shared-other", "other", &groups).await;
     until("it waits for the node", SOON, async || {
         let status = tenants.get("other").await.unwrap().status.unwrap_or_default();
         let found = format!("{:?}", status.conditions);
@@ -156,9 +154,7 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     .await;
     assert_eq!(on_host(host, before, "cpu-01").await.len(), 1, "a budget holds");
 
-    let limits = json!({"spec": {"timeouts": {"drain": "1s"}}});
-    let merge = Patch::Merge(&limits);
-    pools.patch("cpu", &PatchParams::default(), &merge).await.unwrap();
+    host.patch_pool("cpu", &json!({"timeouts": {"drain": "1s"}})).await;
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(host.client.clone());
     let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
     // The state itself may be over before it is read.
@@ -202,11 +198,8 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     .await;
 
     // The node returns to the shared pool.
-    let none = json!({"spec": {"nodeGroups": []}});
-    tenants
-        .patch("other", &PatchParams::default(), &Patch::Merge(&none))
-        .await
-        .unwrap();
+    host.patch_tenant("shared-other", "other", &json!({"nodeGroups": []}))
+        .await;
     until_true("it is free", SOON, async || {
         let node = nodes.get("cpu-01").await.unwrap();
         !node.labels().contains_key(labels::NODE_STATE)
@@ -295,10 +288,8 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
     until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
 
     // A tenant that does not request the pool any more leaves; the other one stays.
-    let spec = json!({"spec": {"nodeGroups": []}});
-    let tenants = host.tenants("shared-other");
-    let merge = Patch::Merge(&spec);
-    tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
+    host.patch_tenant("shared-other", "other", &json!({"nodeGroups": []}))
+        .await;
     until_true("its pod has left", SOON, async || {
         on_host(&host, &other, "cpu-01").await.is_empty()
     })

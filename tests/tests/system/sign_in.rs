@@ -13,7 +13,7 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
 use std::{path::Path, process::Stdio, sync::Arc};
@@ -38,11 +38,7 @@ pub(crate) fn authenticator(issuer: &Issuer, prefix: &str) -> Value {
 }
 
 async fn patch(host: &TestCluster, spec: &Value) {
-    let patch = Patch::Merge(json!({ "spec": spec }));
-    host.tenants(NAME)
-        .patch(NAME, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    host.patch_tenant(NAME, NAME, spec).await;
 }
 
 /// The status code of a list of namespaces and of Secrets.

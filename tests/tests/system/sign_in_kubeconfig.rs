@@ -12,10 +12,7 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -293,12 +290,9 @@ async fn administrators_are_asked_for(host: &TestCluster, member: &CommandLine, 
     has_no_secret(&out);
 
     // Without an issuer for kubeconfigs there is only that of the administrators.
-    let patch = json!({"spec": {"authentication": {"kubeconfig": null}}});
     let tenants = host.tenants(NAME);
-    tenants
-        .patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
+    host.patch_tenant(NAME, NAME, &json!({"authentication": {"kubeconfig": null}}))
+        .await;
     until("nothing is published for people", SOON, async || {
         let cluster = tenants.get(NAME).await.map_err(|error| error.to_string())?;
         match cluster.status.unwrap_or_default().kubeconfig {

@@ -19,7 +19,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -200,11 +200,8 @@ pub(crate) async fn an_admin_removed_in_a_sleep_has_no_right_when_the_tenant_wak
     })
     .await;
     fall_asleep(&host, &tenant).await;
-    let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
-    host.tenants("sleep-access")
-        .patch("removing", &PatchParams::default(), &nobody)
-        .await
-        .unwrap();
+    host.patch_tenant("sleep-access", "removing", &json!({"access": {"admins": []}}))
+        .await;
     request(&host, &tenant, labels::WAKE_REQUESTED_AT).await;
     // Before control has written anything in the tenant, too.
     let stays_admin = async {

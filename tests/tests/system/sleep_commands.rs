@@ -7,7 +7,6 @@ use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
 };
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -15,9 +14,8 @@ const NAMESPACE: &str = "sleep-commands";
 const NAME: &str = "sleep-commands/napper";
 
 async fn set_mode(host: &TestCluster, mode: &str) {
-    let patch = Patch::Merge(json!({"spec": {"sleep": {"mode": mode}}}));
-    let tenants = host.tenants(NAMESPACE);
-    tenants.patch("napper", &PatchParams::default(), &patch).await.unwrap();
+    host.patch_tenant(NAMESPACE, "napper", &json!({"sleep": {"mode": mode}}))
+        .await;
 }
 
 pub(crate) async fn the_command_line_lets_a_tenant_sleep_and_wakes_it(host: Arc<TestCluster>) {

@@ -194,12 +194,8 @@ pub(crate) async fn a_tenant_is_set_back_to_a_snapshot_and_who_was_removed_has_n
     assert!(objects > MAPS as u64, "{taken:?}");
     assert!(file(&host, &taken).exists());
 
-    let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
-    let tenants = host.tenants(&tenant.namespace);
-    tenants
-        .patch(&tenant.name, &PatchParams::default(), &nobody)
-        .await
-        .unwrap();
+    let nobody = json!({"access": {"admins": []}});
+    host.patch_tenant(&tenant.namespace, &tenant.name, &nobody).await;
     until_true("eve is no admin any more", SOON, async || {
         is_forbidden_to_eve(&tenant, "between").await
     })

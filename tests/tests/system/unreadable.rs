@@ -11,10 +11,7 @@ use berth_tests::{
 };
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -121,12 +118,8 @@ async fn unreadable_pods_keep_neither_a_node_nor_a_tenant(host: &TestCluster, te
     })
     .await;
     spoil_pod(host, tenant, "placed").await;
-    let none = json!({"spec": {"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": 0}]}});
-    let tenants = host.tenants(&tenant.namespace);
-    tenants
-        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&none))
-        .await
-        .unwrap();
+    let none = json!({"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": 0}]});
+    host.patch_tenant(&tenant.namespace, &tenant.name, &none).await;
     until_true("the node is released", SOON, async || {
         nodes_of_tenant(&host.client, tenant.id.slug()).await.is_empty()
     })

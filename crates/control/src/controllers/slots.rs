@@ -5,8 +5,9 @@
 //! slot. As a key is reconciled once at a time, no more reconciles wait than there are tenants. All waits of a reconcile together are limited as well:
 //! one that is given up writes no status.
 
+use berth_runtime::locks::lock;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::{
@@ -87,11 +88,11 @@ impl Slot {
     }
 
     fn waited(&self) -> MutexGuard<'_, Duration> {
-        self.waited.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waited)
     }
 
     fn put(&self, permit: Option<OwnedSemaphorePermit>) {
-        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+        *lock(&self.permit) = permit;
     }
 }
 

@@ -24,13 +24,16 @@ use crate::{
     stores::Stores,
 };
 use berth_api::{SleepState, TenantCluster, conditions::SYNCER_READY};
-use berth_runtime::queue::{Queue, Taken};
+use berth_runtime::{
+    locks::lock,
+    queue::{Queue, Taken},
+};
 use futures::FutureExt;
 use kube::runtime::reflector::ObjectRef;
 use std::{
     collections::HashMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -141,12 +144,12 @@ struct Failures(Mutex<HashMap<Key, u32>>);
 
 impl Failures {
     fn clear(&self, key: &Key) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        lock(&self.0).remove(key);
     }
 
     /// Counts a failure; the pause before the next try doubles each time.
     fn count(&self, key: &Key) -> Duration {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = lock(&self.0);
         let count = failures.entry(key.clone()).or_default();
         let pause = BACKOFF.0.saturating_mul(1 << (*count).min(16)).min(BACKOFF.1);
         *count += 1;

@@ -11,6 +11,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{labels, names::TenantId};
+use berth_runtime::locks::lock;
 use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::Node,
@@ -25,7 +26,7 @@ use kube::{
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -76,14 +77,14 @@ struct ServedPolicies {
 
 impl AdministrativeTier {
     fn recall(&self) -> Option<ServedPolicies> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.0);
         known
             .filter(|(until, _)| Instant::now() < *until)
             .map(|(_, served)| served)
     }
 
     fn remember(&self, served: ServedPolicies) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         *known = Some((Instant::now() + REFRESH, served));
     }
 }

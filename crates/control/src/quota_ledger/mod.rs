@@ -215,7 +215,8 @@ impl QuotaLedger {
     }
 
     /// All decisions.
-    pub fn verdicts(&self) -> BTreeMap<String, Verdict> {
+    #[cfg(test)]
+    pub(crate) fn verdicts(&self) -> BTreeMap<String, Verdict> {
         lock(&self.decided).verdicts.clone()
     }
 

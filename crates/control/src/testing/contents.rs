@@ -6,10 +6,11 @@ use crate::datastore::{
 use async_trait::async_trait;
 use berth_api::names::TenantId;
 use berth_etcd::Status;
+use berth_runtime::locks::lock;
 use berth_snapshots::Entry;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// Objects that are read at once.
@@ -117,7 +118,7 @@ impl MemoryContents {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     async fn call(&self) -> Result<(), DatastoreError> {

@@ -11,14 +11,14 @@ pub(crate) use json_patch::merge;
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
-use berth_runtime::corrected::CorrectAnswers;
+use berth_runtime::{corrected::CorrectAnswers, locks::lock};
 use http::{Request, Response};
 use kube::{
     Client,
     client::{Body, ClientBuilder},
 };
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tower::{BoxError, Service};
 
 /// A client of a server in memory, which reads its answers as control reads those of API servers.
@@ -109,6 +109,6 @@ impl Script {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

@@ -1,7 +1,8 @@
 //! Whether a runtime still runs its tasks.
 
+use crate::locks::lock;
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -26,11 +27,11 @@ impl Heartbeat {
 
     /// Notes the time.
     pub(super) fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.0) = Instant::now();
     }
 
     /// Time since a task ran.
     pub(super) fn age(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        lock(&self.0).elapsed()
     }
 }

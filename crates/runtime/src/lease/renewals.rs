@@ -1,9 +1,10 @@
 //! When a lease was renewed last. The manager of the lease does not say it, and keeps its holder in office while its requests fail or hang.
 
+use crate::locks::lock;
 use http::Request;
 use kube::client::{Body, Client};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant, SystemTime},
 };
 use tower::BoxError;
@@ -47,7 +48,7 @@ impl Default for Renewals {
 impl Renewals {
     /// Time since the last renewal began.
     pub(super) fn age(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).age()
+        lock(&self.0).age()
     }
 
     /// A client whose requests are all about the lease. It notes those that set the time of the renewal, which succeed only for the holder of the
@@ -66,7 +67,7 @@ impl Renewals {
                 let request = Request::from_parts(head, Body::from(body));
                 let response = tokio::time::timeout(REQUEST_TIMEOUT, client.send(request)).await??;
                 if renews && response.status().is_success() {
-                    *renewals.0.lock().unwrap_or_else(PoisonError::into_inner) = began;
+                    *lock(&renewals.0) = began;
                 }
                 Ok::<_, BoxError>(response)
             }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::locks::lock;
 use axum::{
     Json, Router,
     body::Bytes,
@@ -12,7 +13,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     thread::sleep,
@@ -37,7 +38,7 @@ struct Known(Arc<Mutex<(Value, usize)>>);
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, (Value, usize)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Answers any request as if it were about the lease.

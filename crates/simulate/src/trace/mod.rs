@@ -114,6 +114,9 @@ trait Form {
 
 impl Trace {
     /// Reads a file, compressed with gzip or not.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no trace: see [`Self::read`].
     pub fn open(path: &Path, reading: Reading) -> Result<Self, TraceError> {
         let mut file = BufReader::new(File::open(path)?);
         let packed = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
@@ -125,6 +128,9 @@ impl Trace {
     }
 
     /// Reads CSV with a heading.
+    ///
+    /// # Errors
+    /// The columns are those of no known form, a row cannot be understood, or no job requests GPUs.
     pub fn read(source: impl Read, reading: Reading) -> Result<Self, TraceError> {
         let mut csv = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(source);
         let heading = csv.headers().map_err(|error| malformed(&error))?.clone();

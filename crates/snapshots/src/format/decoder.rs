@@ -1,3 +1,5 @@
+//! Reads the form of a snapshot, which may be damaged in any way.
+
 use super::{BATCH_BYTES, END, ENTRY_HEADER, HEADER, MAGIC, MAX_ENTRY_BYTES, VERSION, weight};
 use crate::entry::{Entry, Written};
 use flate2::{Decompress, FlushDecompress, Status};

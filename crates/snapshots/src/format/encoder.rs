@@ -1,3 +1,5 @@
+//! Writes the form of a snapshot.
+
 use super::{MAGIC, MAX_ENTRY_BYTES, VERSION};
 use crate::entry::{Entry, Written, hex};
 use flate2::{Compression, write::ZlibEncoder};

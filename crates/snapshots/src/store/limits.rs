@@ -1,3 +1,5 @@
+//! How long is waited for a store.
+
 use crate::error::StoreError;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Where a snapshot is in its store.
+
 use crate::error::StoreError;
 use std::fmt::{Display, Formatter, Result as FormatResult};
 

@@ -1,3 +1,5 @@
+//! Where snapshots are kept: in a bucket or in a directory.
+
 mod address;
 mod bounded;
 mod bucket;

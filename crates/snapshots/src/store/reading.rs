@@ -1,3 +1,5 @@
+//! Reads a snapshot of a store, and compares it with what was written.
+
 use super::{Store, bucket::PART_BYTES, location::Location, stored::Stored};
 use crate::{
     entry::{Entry, Written, hex},

@@ -1,3 +1,5 @@
+//! What is read from a store and written to it, whether that is a bucket or a directory.
+
 use super::{
     bucket::{Bucket, BucketUpload},
     directory::{FileUpload, StoredFile},

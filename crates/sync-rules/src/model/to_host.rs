@@ -130,11 +130,17 @@ pub trait ToHost: Sync {
         BTreeSet::new()
     }
 
+    /// Whether an object of [`ToHost::references`] must be on the host before this one is created.
+    fn is_prerequisite(&self, _target: &Target) -> bool {
+        true
+    }
+
     /// Objects that must be on the host before this one is created.
     fn prerequisites(&self, cache: &Cache, name: &Name, object: &Value) -> Vec<crate::model::resource::Key> {
         // A reference to something that does not exist does not block: what uses it on the host waits and reports that.
         self.references(cache, name, object)
             .into_iter()
+            .filter(|target| self.is_prerequisite(target))
             .filter(|target| cache.stores.tenant(target.kind).contains(&target.name))
             .map(|target| target.kind.key(target.name))
             .collect()

@@ -1,11 +1,12 @@
 //! Lets the tenant's large writes wait for their turn ([`berth_sync_rules::admission::writes`]).
 
+use berth_runtime::locks::lock;
 use berth_sync_rules::admission::{
     review::{Denial, Verdict},
     writes::{ALLOWANCE, LARGE, Pace, Write},
 };
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 use tokio::sync::Semaphore;
@@ -34,11 +35,7 @@ impl Turns {
         let Ok(_place) = self.places.try_acquire() else {
             return Verdict::Deny(self.denial(Duration::from_secs(1)));
         };
-        let taken = self
-            .pace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(write.bytes, Instant::now());
+        let taken = lock(&self.pace).take(write.bytes, Instant::now());
         match taken {
             Ok(wait) => {
                 tokio::time::sleep(wait).await;
@@ -49,7 +46,7 @@ impl Turns {
     }
 
     fn denial(&self, later: Duration) -> Denial {
-        let rate = self.pace.lock().unwrap_or_else(PoisonError::into_inner).rate();
+        let rate = lock(&self.pace).rate();
         let seconds = later.as_secs() + 1;
         let message = format!(
             "the tenant writes more than {rate} bytes a second in objects of more than {LARGE} bytes, and shares its datastore with other \

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::engine::{
         test_engine::{engine_of, tenant},
-        turns::{Lane, Turn},
+        turns::{LineKind, Turn},
     };
     use berth_api::SyncPolicy;
     use berth_sync_rules::model::{
@@ -126,10 +126,10 @@ mod tests {
             assert_ne!(engine.turns.ask_for_requests(&pod(number), 3), Turn::Now);
         }
         let charge = tokio::spawn(Arc::clone(&engine).charge_claims_that_wait());
-        let turns = tokio::spawn(Arc::clone(&engine).take_turns(Lane::Requests));
+        let turns = tokio::spawn(Arc::clone(&engine).take_turns(LineKind::Requests));
         // 300 requests, at half of one a second.
         tokio::time::sleep(Duration::from_secs(620)).await;
-        assert_eq!(engine.turns.waiting(Lane::Requests), 0);
+        assert_eq!(engine.turns.waiting(LineKind::Requests), 0);
         charge.abort();
         turns.abort();
     }

@@ -104,7 +104,7 @@ mod tests {
         Engine, lock,
         queued_key::QueuedKey,
         test_engine::{engine_of, tenant},
-        turns::{Lane, Turn},
+        turns::{LineKind, Turn},
     };
     use berth_api::{SyncPolicy, labels};
     use berth_runtime::queue::Taken;
@@ -159,11 +159,11 @@ mod tests {
         let engine = engine_with(20).await;
         let (full, plain) = (put_pod(&engine, "full", 32), put_pod(&engine, "plain", 0));
         assert!(!tries_to_write(&engine, &full).await, "it costs 33 requests");
-        assert_eq!(engine.turns.waiting(Lane::Requests), 1);
+        assert_eq!(engine.turns.waiting(LineKind::Requests), 1);
         assert!(tries_to_write(&engine, &plain).await, "it costs none");
         engine.publish_host_bytes();
         assert_eq!(engine.metrics.host_writes.controller_requests_waiting.get(), 1);
-        let turns = tokio::spawn(Arc::clone(&engine).take_turns(Lane::Requests));
+        let turns = tokio::spawn(Arc::clone(&engine).take_turns(LineKind::Requests));
         let next = loop {
             let taken = engine.queue_of(KindId::Pod).take().await;
             if taken.key.0 == full {
@@ -175,7 +175,7 @@ mod tests {
         for _ in 0..3 {
             assert!(tries_to_write(&engine, &next).await);
         }
-        assert_eq!(engine.turns.waiting(Lane::Requests), 0);
+        assert_eq!(engine.turns.waiting(LineKind::Requests), 0);
         assert_eq!(engine.turns.spend(&next), 33, "they were taken once");
     }
 
@@ -191,6 +191,9 @@ mod tests {
         let on_host = engine.cache.stores.host(KindId::Pod);
         on_host.watched(pod.name.clone(), Stored::new(&host));
         assert!(tries_to_write(&engine, &pod).await, "it is changed");
-        assert_eq!((engine.turns.waiting(Lane::Requests), engine.turns.spend(&pod)), (0, 0));
+        assert_eq!(
+            (engine.turns.waiting(LineKind::Requests), engine.turns.spend(&pod)),
+            (0, 0)
+        );
     }
 }

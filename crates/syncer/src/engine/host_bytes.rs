@@ -3,7 +3,7 @@
 
 use super::{
     Engine, lock,
-    turns::{Lane, Size},
+    turns::{LineKind, Size},
 };
 use crate::metrics::SizeLabels;
 use berth_sync_rules::{
@@ -119,12 +119,12 @@ impl Engine {
     /// Publishes how much the tenant has and may have, and what waits to be written.
     pub(super) fn publish_host_bytes(&self) {
         let writes = &self.metrics.host_writes;
-        let waiting = |lane| i64::try_from(self.turns.waiting(lane)).unwrap_or(i64::MAX);
+        let waiting = |kind| i64::try_from(self.turns.waiting(kind)).unwrap_or(i64::MAX);
         for size in Size::ALL {
             let objects = writes.objects_waiting.get_or_create(&SizeLabels { size: size.label() });
-            objects.set(waiting(Lane::Bytes(size)));
+            objects.set(waiting(LineKind::Bytes(size)));
         }
-        writes.controller_requests_waiting.set(waiting(Lane::Requests));
+        writes.controller_requests_waiting.set(waiting(LineKind::Requests));
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.host_bytes.set(number(self.host_bytes()));
         self.metrics

@@ -53,7 +53,7 @@ mod tests {
         lock,
         scripted::{Failure, Scripted},
         test_engine::tenant,
-        turns::{Lane, Turn},
+        turns::{LineKind, Turn},
     };
     use super::*;
     use berth_api::SyncPolicy;
@@ -136,12 +136,12 @@ mod tests {
         let taken = queue.take().await;
         without_tenant(Arc::clone(engine).work(taken)).await;
         assert!(slow.has(&key));
-        assert_eq!(engine.turns.waiting(Lane::Requests), 1, "its place in the line");
+        assert_eq!(engine.turns.waiting(LineKind::Requests), 1, "its place in the line");
         assert_eq!(engine.turns.ask(&key, 100_000), Turn::Now, "what it has got");
         let rest = slow.take().await;
         assert!(queue.claim(&rest.key));
         Arc::clone(engine).work(rest).await;
-        assert_eq!(engine.turns.waiting(Lane::Requests), 0, "it does not need it");
+        assert_eq!(engine.turns.waiting(LineKind::Requests), 0, "it does not need it");
     }
 
     #[tokio::test]

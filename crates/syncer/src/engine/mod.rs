@@ -299,8 +299,8 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
         tasks.spawn(Arc::clone(&self).charge_claims_that_wait());
-        for lane in turns::Lane::ALL {
-            tasks.spawn(Arc::clone(&self).take_turns(lane));
+        for kind in turns::LineKind::ALL {
+            tasks.spawn(Arc::clone(&self).take_turns(kind));
         }
         for priority in PRIORITIES {
             tasks.spawn(Arc::clone(&self).run_queue(priority));

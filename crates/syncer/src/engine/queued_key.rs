@@ -1,8 +1,7 @@
 //! Keys as the queue takes them.
 
-use berth_runtime::queue::QueueKey;
+use berth_runtime::{hashes::hash_of, queue::QueueKey};
 use berth_sync_rules::model::resource::Key;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A key that waits in a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -11,9 +10,7 @@ pub(super) struct QueuedKey(pub Key);
 impl QueueKey for QueuedKey {
     /// Namespaces take turns: one that floods delays no other. Host Events are their own queue.
     fn group(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.name.namespace.hash(&mut hasher);
-        hasher.finish()
+        hash_of(&self.0.name.namespace)
     }
 }
 
@@ -26,8 +23,6 @@ impl QueueKey for KeyOfKind {
     /// The tenant decides which kinds are slow, and how many objects they have. And pods that end the wait of claims on the host must not come after
     /// all claims that are not there yet.
     fn group(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.0.name.namespace, self.0.kind).hash(&mut hasher);
-        hasher.finish()
+        hash_of(&(&self.0.name.namespace, self.0.kind))
     }
 }

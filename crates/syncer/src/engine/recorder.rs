@@ -4,6 +4,7 @@
 use super::{api::Api, host_first};
 use crate::metrics::Metrics;
 use berth_api::text::event_note;
+use berth_runtime::locks::lock;
 use berth_sync_rules::{
     kinds::event::event_name,
     model::resource::{self, Key, Name, Resource},
@@ -13,7 +14,7 @@ use serde_json::json;
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -107,7 +108,7 @@ impl Recorder {
     /// Takes one Event from an object's budget; `false` if there is none left.
     pub(super) fn take_from_budget(&self, about: &Name) -> bool {
         let now = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state
             .budgets
             .make_room(|(left, since)| refilled(*left, *since, now) >= BUDGET.0);
@@ -175,7 +176,7 @@ impl Recorder {
     /// Counts an Event; `None` if it was written a short while ago.
     fn count_event(&self, name: &Name, event_name: &str) -> Option<(u32, Timestamp)> {
         let now = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state
             .recorded
             .make_room(|recorded| now.saturating_duration_since(recorded.written) >= REPEAT);

@@ -11,7 +11,7 @@ use super::{
     update::REFUSED,
 };
 use crate::metrics::QueueLabels;
-use berth_runtime::queue::Taken;
+use berth_runtime::{hashes::hash_of, queue::Taken};
 use berth_sync_rules::{model::resource::Key, translation::host_text};
 use std::{
     sync::Arc,
@@ -180,10 +180,7 @@ fn keeps(result: &Result<Outcome, CallError>) -> Keeps {
 
 /// A fraction between 0 and 0.25 that differs between keys.
 fn jitter(key: &Key) -> f64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
     #[allow(clippy::cast_precision_loss)] // a number below 256
-    let fraction = (hasher.finish() & 0xff) as f64 / 1024.0;
+    let fraction = (hash_of(key) & 0xff) as f64 / 1024.0;
     fraction
 }

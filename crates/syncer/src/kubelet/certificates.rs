@@ -3,11 +3,12 @@
 
 use crate::tls::{Identity, TlsError, open_server};
 use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
+use berth_runtime::locks::lock;
 use rustls::ServerConfig;
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -60,7 +61,7 @@ impl Certificates {
     /// # Errors
     /// It cannot be made.
     pub fn server(&self, subject: Subject) -> Result<Arc<ServerConfig>, CertificateError> {
-        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut issued = lock(&self.issued);
         if let Some((at, config)) = issued.get(&subject)
             && at.elapsed() < RENEWAL
         {

@@ -12,10 +12,11 @@ use super::{
     shares::describe,
 };
 use axum::http::StatusCode;
+use berth_runtime::locks::lock;
 use berth_sync_rules::admission::writes::Pace;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -61,7 +62,7 @@ impl Rate {
     /// That would be too late. Nothing was counted.
     pub(super) fn take(&self, namespace: &Arc<str>, action: Action, now: Instant) -> Result<Duration, Denial> {
         let is_log = !action.is_stream();
-        let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paces = lock(&self.0);
         if paces.by_namespace.len() >= MANY {
             paces
                 .by_namespace

@@ -3,7 +3,7 @@
 
 use crate::{
     memory::Memory,
-    report::{Report, milliseconds, percentile},
+    report::{Report, figure_of, milliseconds, percentile},
 };
 use berth_gateway::routes::{API_SERVER, Backends};
 use berth_process::free_port;
@@ -154,8 +154,7 @@ async fn requests(report: &mut Report, kubeconfig: &Kubeconfig, ways: &[Way]) {
             *sum += start.elapsed();
         }
     }
-    #[allow(clippy::cast_precision_loss)]
-    let rate = |time: Duration| (READS * LARGE) as f64 / 1e6 / time.as_secs_f64();
+    let rate = |time: Duration| figure_of(READS * LARGE) / 1e6 / time.as_secs_f64();
     for (way, sum) in ways.iter().zip(&sums) {
         report.add(format!("reads of 1 MiB, {}", way.name), rate(*sum), "MB/s");
         if way.process.is_some() {
@@ -187,8 +186,7 @@ async fn watches(report: &mut Report, kubeconfig: &Kubeconfig, way: &Way) {
         .await;
     tokio::time::sleep(SETTLE).await;
     let after = Memory::of(process);
-    #[allow(clippy::cast_precision_loss)]
-    let of_many = (after.private - before.private) * MANY_WATCHES as f64 / WATCHES as f64;
+    let of_many = (after.private - before.private) * figure_of(MANY_WATCHES) / figure_of(WATCHES);
     report.add(
         format!("{MANY_WATCHES} idle watches {} (from {WATCHES}), private", way.name),
         of_many,
@@ -238,9 +236,7 @@ async fn connect_often(address: SocketAddr, config: &Arc<ClientConfig>, name: &s
         }
     });
     join_all(each).await;
-    #[allow(clippy::cast_precision_loss)]
-    let rate = CONNECTIONS as f64 / start.elapsed().as_secs_f64();
-    rate
+    figure_of(CONNECTIONS) / start.elapsed().as_secs_f64()
 }
 
 /// TLS without sessions that are resumed. The certificate of the API server must be valid.

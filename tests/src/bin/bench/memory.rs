@@ -1,7 +1,7 @@
 //! Memory of an idle tenant, by process, and of its syncer with many pods. From `/proc/<pid>/smaps_rollup`: private is
 //! memory that no other process shares (`Anonymous`), resident counts shared file pages too, PSS shares them out.
 
-use crate::report::Report;
+use crate::report::{Report, figure_of};
 use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
 use berth_tests::{
     objects::{gpu_pod, phase},
@@ -105,10 +105,9 @@ pub(crate) async fn run() {
     let full = memory(&host, &tenant, SYNCER);
     report.add(format!("syncer with {PODS} pods, private"), full.private, "MiB");
     report.add(format!("syncer with {PODS} pods, resident"), full.resident, "MiB");
-    #[allow(clippy::cast_precision_loss)]
     report.add(
         "syncer, private, for each pod",
-        (full.private - idle.private) * 1024.0 / PODS as f64,
+        (full.private - idle.private) * 1024.0 / figure_of(PODS),
         "KiB",
     );
     report.finish();

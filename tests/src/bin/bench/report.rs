@@ -68,6 +68,12 @@ pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }
 
+/// A count as a figure.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+pub(crate) fn figure_of(count: usize) -> f64 {
+    count as f64
+}
+
 /// Milliseconds with fractions.
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0

@@ -1,6 +1,6 @@
 //! How many requests each API server answered, by verb and resource: all of them, and those of a tenant's syncer.
 
-use crate::report::Report;
+use crate::report::{Report, figure_of};
 use berth_tests::{
     scrape::{scrape, scrape_api_server},
     tenant::Tenant,
@@ -46,8 +46,7 @@ impl Requests {
     pub(crate) fn add_to(&self, report: &mut Report, pods: usize) {
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         for ((who, what), count) in &self.0 {
-            #[allow(clippy::cast_precision_loss)]
-            let per_pod = count / pods as f64;
+            let per_pod = count / figure_of(pods);
             if per_pod >= FEW {
                 report.add(format!("requests for a pod {who}: {what}"), per_pod, "");
                 *sums.entry(who).or_default() += per_pod;

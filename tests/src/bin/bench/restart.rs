@@ -2,7 +2,7 @@
 
 use crate::{
     load::{Place, Running},
-    report::Report,
+    report::{Report, figure_of},
 };
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
@@ -78,8 +78,7 @@ pub(crate) async fn run() {
 
 /// Whether every pod was reconciled once, everything else that the host had was compared, and the queue is empty.
 fn is_quiet(metrics: &Metrics) -> bool {
-    #[allow(clippy::cast_precision_loss)]
-    let all = metrics.sum(&["berth_syncer_reconciles_total{", "kind=\"Pod\""]) >= PODS as f64;
+    let all = metrics.sum(&["berth_syncer_reconciles_total{", "kind=\"Pod\""]) >= figure_of(PODS);
     // It is negative until both sides are listed.
     let is_compared = metrics.sum(&["berth_syncer_uncompared_objects"]).abs() < 0.5;
     all && is_compared && metrics.sum(&["berth_syncer_queue_depth"]) < 1.0

@@ -1,7 +1,7 @@
 //! Passes over what the tenants of a large fleet use: how long one takes, and how many requests it makes. The objects are as the watches of control keep
 //! them, and an API server of this process answers all writes. Nothing else runs.
 
-use crate::report::{Report, milliseconds, percentile};
+use crate::report::{Report, figure_of, milliseconds, percentile};
 use axum::{
     Router,
     body::Bytes,
@@ -252,13 +252,13 @@ pub(crate) async fn run(options: Options) {
             *sum += made;
         }
     }
-    let [each_reads, each_writes] = sums.map(|sum| count(sum) / f64::from(i32::try_from(MINUTES).unwrap()));
+    let [each_reads, each_writes] = sums.map(|sum| figure_of(sum) / f64::from(i32::try_from(MINUTES).unwrap()));
     let mut report = Report::new("usage-pass");
-    report.add("nodes", count(options.nodes), "");
-    report.add("tenants", count(options.tenants), "");
+    report.add("nodes", figure_of(options.nodes), "");
+    report.add("tenants", figure_of(options.tenants), "");
     report.add("the first pass, which writes all records", milliseconds(first), "ms");
-    report.add("its reads; once for each start of control", count(of_first[0]), "");
-    report.add("its writes", count(of_first[1]), "");
+    report.add("its reads; once for each start of control", figure_of(of_first[0]), "");
+    report.add("its writes", figure_of(of_first[1]), "");
     report.add("a pass in which nothing is due, median", percentile(&quiet, 50.0), "ms");
     report.add("the longest", percentile(&quiet, 100.0), "ms");
     report.add("a pass with its writes, median", percentile(&writing, 50.0), "ms");
@@ -266,9 +266,4 @@ pub(crate) async fn run(options: Options) {
     report.add("writes each minute", each_writes, "");
     report.note("the API server is a part of this process, so a pass with its writes has the time of both");
     report.finish();
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn count(number: usize) -> f64 {
-    number as f64
 }

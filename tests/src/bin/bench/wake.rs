@@ -4,7 +4,7 @@
 use crate::{
     bare_api_server::BareApiServer,
     memory::Memory,
-    report::{Report, percentile},
+    report::{Report, figure_of, percentile},
 };
 use berth_api::SleepState;
 use berth_process::free_port;
@@ -91,9 +91,8 @@ fn report(rounds: &[Round], awake: (usize, f64), asleep: (usize, f64)) -> Report
         ready,
         "s",
     );
-    #[allow(clippy::cast_precision_loss)]
     for (state, (processes, memory)) in [("awake", awake), ("asleep", asleep)] {
-        report.add(format!("processes, {state}"), processes as f64, "");
+        report.add(format!("processes, {state}"), figure_of(processes), "");
         report.add(format!("private memory, {state}"), memory, "MiB");
     }
     report.note(format!(

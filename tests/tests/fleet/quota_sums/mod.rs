@@ -19,7 +19,7 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -245,9 +245,9 @@ impl<'a> World<'a> {
         let index = self.dice.index(self.tenants.len());
         let (namespace, name) = &self.tenants[index];
         let class = CLASSES[self.dice.index(CLASSES.len())].0;
-        let patch = Patch::Merge(json!({"spec": {"className": class}}));
-        let tenants = self.host.tenants(namespace);
-        tenants.patch(name, &PatchParams::default(), &patch).await.unwrap();
+        self.host
+            .patch_tenant(namespace, name, &json!({"className": class}))
+            .await;
         format!("{namespace}/{name} is of {class}")
     }
 

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
@@ -77,9 +77,9 @@ impl World<'_> {
 
     pub(super) async fn set_group(&self, index: usize, group: &NodeGroup) -> String {
         let (namespace, name) = &self.tenants[index];
-        let patch = Patch::Merge(json!({"spec": {"nodeGroups": [group]}}));
-        let tenants = self.host.tenants(namespace);
-        tenants.patch(name, &PatchParams::default(), &patch).await.unwrap();
+        self.host
+            .patch_tenant(namespace, name, &json!({"nodeGroups": [group]}))
+            .await;
         let nodes = (group.minimum(), group.maximum());
         format!("{namespace}/{name} has the group {} of {nodes:?} nodes", group.name)
     }

@@ -26,7 +26,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
     core::NamespaceResourceScope,
 };
 use serde::de::DeserializeOwned;
@@ -173,9 +173,8 @@ async fn remove_eve(host: &TestCluster, tenant: &Tenant) {
         create_namespace_as_eve(tenant, BEFORE).await
     })
     .await;
-    let nobody = Patch::Merge(json!({"spec": {"access": {"admins": []}}}));
-    let params = PatchParams::default();
-    host.tenants(NAME).patch("kept", &params, &nobody).await.unwrap();
+    host.patch_tenant(NAME, "kept", &json!({"access": {"admins": []}}))
+        .await;
     until_true("eve is no admin any more", SOON, async || {
         let denied = create_namespace_as_eve(tenant, BEFORE).await;
         matches!(denied, Err(kube::Error::Api(status)) if status.code == 403)

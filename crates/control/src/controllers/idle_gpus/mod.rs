@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `context` | what the passes work with |
 //! | `collect` | reads the metrics: a few queries that Prometheus aggregates |
 //! | `decisions` | decides about the workloads of a tenant |
 //! | `tenants` | the tenants, the rules of their classes, and where their workloads were |
@@ -19,6 +20,7 @@
 //! Prometheus changes nothing but this: workloads on their way to an eviction wait.
 
 mod collect;
+mod context;
 mod decisions;
 mod evict;
 mod mark;
@@ -40,14 +42,9 @@ mod waits;
 mod warn;
 
 pub use collect::{GpuMetricsSource, collect};
+pub use context::IdleGpusContext;
 
-use crate::{
-    clock::Clock,
-    controllers::{schedule_policy::Schedules, tenant::Tenants},
-    events::EventRecorder,
-    metrics::{GpuActivityLabels, Metrics, ResultLabels},
-    stores::Stores,
-};
+use crate::metrics::{GpuActivityLabels, Metrics, ResultLabels};
 use berth_api::{IdleReclaimMode, IdleStatus, IdleStep};
 use berth_idle_reclaim::{
     evidence::{self, Verdict},
@@ -56,7 +53,6 @@ use berth_idle_reclaim::{
     question::Questions,
 };
 use decisions::Moment;
-use kube::Client;
 use mark_and_restore::Found;
 use nodes::UnrequestedByTenant;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -66,26 +62,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two passes, unless a test sets another one.
 pub const INTERVAL: Duration = Duration::from_secs(60);
-
-/// What the passes work with. One per process.
-pub struct IdleGpusContext {
-    /// The host's API server.
-    pub client: Client,
-    /// Views of the host.
-    pub stores: Stores,
-    /// Connections to the tenants' API servers.
-    pub tenants: Arc<Tenants>,
-    /// The time.
-    pub clock: Clock,
-    /// The policies: what they restrict does not count as idle.
-    pub schedules: Arc<Schedules>,
-    /// Where the metrics are; none: nothing is known of any GPU.
-    pub source: Option<GpuMetricsSource>,
-    /// Counters.
-    pub metrics: Metrics,
-    /// Publishes Events.
-    pub recorder: EventRecorder,
-}
 
 /// Makes passes until `stop`.
 pub(crate) async fn watch(context: IdleGpusContext, stop: CancellationToken) {

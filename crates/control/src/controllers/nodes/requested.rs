@@ -1,10 +1,8 @@
 //! What the last plan says of pools, for their status: nodes that are requested of autoscalers, nodes that cannot be assigned, and how many are not Ready.
 
 use berth_planner::PoolHealth;
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use berth_runtime::locks::lock;
+use std::{collections::BTreeMap, sync::Mutex};
 
 /// What is requested in a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,13 +34,13 @@ pub struct ByPool<T>(Mutex<Option<BTreeMap<String, T>>>);
 impl<T: Clone + Default + PartialEq> ByPool<T> {
     /// What it says of a pool; `None` before the first plan.
     pub fn get(&self, pool: &str) -> Option<T> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.as_ref().map(|all| all.get(pool).cloned().unwrap_or_default())
     }
 
     /// Sets what a new plan says. Returns the pools for which that changed.
     pub(super) fn update(&self, new: BTreeMap<String, T>) -> Vec<String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let known = all.take();
         let mut changed: Vec<String> = new
             .iter()

@@ -2,10 +2,11 @@
 
 use super::QuotasContext;
 use crate::quota_ledger::Basis;
+use berth_runtime::{hashes::hash_of, locks::lock};
 use kube::{Resource, ResourceExt};
 use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Mutex, MutexGuard, PoisonError},
+    hash::Hash,
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub(super) enum Turn {
 
 impl Pace {
     fn last(&self) -> MutexGuard<'_, Last> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Whether to decide now. A decision that took long is followed by a pause that is as long, in which requests add up; one that was
@@ -149,9 +150,7 @@ struct Sum(u64);
 
 impl Sum {
     fn add(&mut self, value: &impl Hash) {
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        self.0 = self.0.wrapping_add(hasher.finish());
+        self.0 = self.0.wrapping_add(hash_of(value));
     }
 }
 

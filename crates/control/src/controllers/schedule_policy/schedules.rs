@@ -3,12 +3,13 @@
 use super::hierarchy::{Hierarchy, place_of};
 use crate::{changes::Cached, stores::Stores};
 use berth_api::{SchedulePolicy, ScheduleState, TenantCluster, TenantScheduleSpec, WorkloadSelector};
+use berth_runtime::locks::lock;
 use berth_schedules::{PolicyIndex, Schedule, ScheduleError, Stack, periods};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// All policies. What is remembered can be read again: it saves work and decides nothing.
@@ -100,7 +101,7 @@ impl Schedules {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// Projects and Organizations.

@@ -126,7 +126,8 @@ fn reject_unknown_namespace(namespace: &str) -> Result<(), ConditionUpdate> {
     )
 }
 
-fn reject(reason: &'static str, message: String) -> Result<(), ConditionUpdate> {
+/// The condition Accepted that rejects the spec, as an error.
+pub(super) fn reject(reason: &'static str, message: String) -> Result<(), ConditionUpdate> {
     Err(ConditionUpdate::mark_false(ACCEPTED, reason, message))
 }
 

@@ -9,7 +9,7 @@ use crate::{
     key::Key,
 };
 use async_trait::async_trait;
-use berth_runtime::{client, long_answers::LongAnswers, queue::Queue};
+use berth_runtime::{client, locks::lock, long_answers::LongAnswers, queue::Queue};
 use http::{Request, header::CONNECTION};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::{
@@ -18,7 +18,7 @@ use hyper_util::{
 };
 use kube::Client;
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -225,7 +225,7 @@ impl Connection {
             let client = remote.connect(&authorities.control_kubeconfig(server)?).await?;
             let (sender, progress) = tokio::sync::watch::channel(Progress::Down);
             let task = tokio::spawn(probe(client.clone(), has_defaults, sender, queue.clone(), key.clone()));
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.0);
             *state = State {
                 server: server.to_owned(),
                 authority: authorities.client.cert_pem().to_owned(),
@@ -234,7 +234,7 @@ impl Connection {
                 probe: Some(Probe { task, progress }),
             };
         }
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).connected())
+        Ok(lock(&self.0).connected())
     }
 
     /// A client for the tenant's API server, if it answers now.
@@ -244,13 +244,13 @@ impl Connection {
 
     /// An applier for the tenant's API server, if it answers now.
     pub fn applier(&self) -> Option<Arc<Applier>> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.0);
         Some(state.connected()?.applier)
     }
 
     /// Forgets the connection: the API server does not run. The next [`Connection::ready`] makes another.
     pub fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
+        *lock(&self.0) = State::default();
     }
 
     /// Lets [`Connection::client`] be this one, or none, as if a probe had succeeded or failed.
@@ -263,7 +263,7 @@ impl Connection {
         };
         let (_, progress) = tokio::sync::watch::channel(progress);
         let task = tokio::spawn(std::future::ready(()));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State {
+        *lock(&self.0) = State {
             server: String::new(),
             authority: String::new(),
             since: None,
@@ -274,7 +274,7 @@ impl Connection {
 
     /// Whether the connection leads to this server with a certificate of the authority that signs now.
     fn is_current(&self, server: &str, authorities: &Authorities) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.0);
         state.server == server
             && state.authority == authorities.client.cert_pem()
             && state.since.is_some_and(|since| since.elapsed() < CLIENT_AGE)

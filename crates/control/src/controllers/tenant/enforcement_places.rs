@@ -5,10 +5,11 @@
 //! between them. They are lost with the process, as its places are.
 
 use crate::key::Key;
+use berth_runtime::locks::lock;
 use berth_sleep::Turn;
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -116,7 +117,7 @@ impl Places {
 
 impl EnforcementPlaces {
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Asks for a place for a tenant that sleeps, so that it follows these rules. [`Turn::Now`]: it has one.

@@ -14,7 +14,8 @@ use berth_api::{
     HostUsage, TenantLimits,
     conditions::{ConditionUpdate, HOST_WITHIN_LIMITS},
 };
-use std::{sync::PoisonError, time::Duration};
+use berth_runtime::locks::lock;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time between two measurements.
@@ -41,7 +42,7 @@ pub(super) async fn observe(
     // The class may have changed since it was read.
     let known = published.map(|usage| judge(usage.bytes, limits));
     let read_at = &memory.host_usage_read_at;
-    let last = *read_at.lock().unwrap_or_else(PoisonError::into_inner);
+    let last = *lock(read_at);
     if known.is_some() && last.is_some_and(|at| at.elapsed() < INTERVAL) {
         return known;
     }
@@ -57,7 +58,7 @@ pub(super) async fn observe(
     let Some(bytes) = read_bytes(&metrics) else {
         return known;
     };
-    *read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    *lock(read_at) = Some(Instant::now());
     Some(next(known, bytes, limits))
 }
 

@@ -17,9 +17,10 @@ use super::{
 use crate::{controllers::quota_use::whole_units, error::api, key::Key, quota_ledger::Verdict};
 use berth_api::{ControlPlaneServiceType, LIMITS_NAME, ScheduleState, TenantLimits, TreeResource};
 use berth_quota::Amounts;
+use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::Api;
-use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 /// Pause before the use is read again. Its changes wake no tenant.
@@ -76,7 +77,7 @@ pub(super) async fn report(
 
 /// Remembers since when the limits are enforced; none: they are not lower than what is reserved.
 fn note_lowered(tenant: &Tenant, requested: Option<Amounts>) -> Option<Instant> {
-    let mut lowered = tenant.memory.lowered.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lowered = lock(&tenant.memory.lowered);
     if lowered.as_ref().map(|lowered| &lowered.requested) != requested.as_ref() {
         *lowered = requested.map(|requested| LoweredLimits {
             requested,

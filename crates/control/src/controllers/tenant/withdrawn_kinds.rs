@@ -17,15 +17,13 @@ use crate::{
     error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, sync_policy::SyncedKind};
+use berth_runtime::locks::lock;
 use futures::future::join_all;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use std::{
-    sync::{MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::MutexGuard, time::Duration};
 use tokio::time::timeout;
 
 /// Reason if control may not delete the objects.
@@ -76,8 +74,7 @@ pub(super) async fn record_and_delete(
 
 /// The kinds in the record, as this process has written them last; none if it does not know.
 fn known_kinds(tenant: &Tenant) -> MutexGuard<'_, Option<RecordedKinds>> {
-    let known = &tenant.memory.recorded_kinds;
-    known.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&tenant.memory.recorded_kinds)
 }
 
 async fn record(

@@ -6,6 +6,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{SyncPolicy, labels, sync_policy::SyncedKind};
+use berth_runtime::locks::lock;
 use berth_sync_rules::permissions;
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
@@ -18,7 +19,7 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -65,14 +66,14 @@ pub struct SyncerRules {
 
 /// What is known of `key`, if it is not too old.
 fn recall<T: Clone>(known: &Known<T>, key: &str) -> Option<T> {
-    let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock(known);
     let (until, value) = known.get(key)?;
     (Instant::now() < *until).then(|| value.clone())
 }
 
 fn remember<T>(known: &Known<T>, key: String, value: T, is_there: bool) {
     let now = Instant::now();
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(known);
     known.retain(|_, (until, _)| now < *until);
     known.insert(key, (now + if is_there { REFRESH } else { REFRESH_MISSING }, value));
 }
@@ -154,7 +155,7 @@ impl KnownKinds {
         }
         // Kinds of a policy live as long as the process, so the rules of each policy are computed once.
         let key = serde_json::to_string(&permitted).unwrap_or_default();
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = lock(&self.rules);
         let made = rules.entry(key).or_insert_with(|| {
             Arc::new(SyncerRules {
                 host: permissions::host_workload_rules(&permitted),

@@ -3,9 +3,10 @@
 use super::memory::Memory;
 use crate::{clock::Clock, metrics::UsageMetrics, stores::Stores};
 use berth_metering::Meter;
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use kube::Client;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// What the controller of usage works with. One per process.
 pub struct UsageContext {
@@ -43,6 +44,6 @@ pub(super) struct Counted {
 
 impl UsageState {
     pub(super) fn lock(&self) -> MutexGuard<'_, Counted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

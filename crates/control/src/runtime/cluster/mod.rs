@@ -17,6 +17,7 @@ pub use settings::ClusterSettings;
 
 use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
 use crate::apply::optional;
+use berth_runtime::locks::lock;
 pub use build::{ADMIN_PORT, APP_NAME};
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
@@ -32,7 +33,7 @@ use kube::{
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl ClusterRuntime {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 }
 

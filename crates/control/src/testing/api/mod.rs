@@ -3,13 +3,14 @@
 mod status_patch;
 
 use super::{Script, client_of, merge};
+use berth_runtime::locks::lock;
 use http::{Method, Request, Response, header::CONTENT_TYPE};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use status_patch::PatchKind;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -163,7 +164,7 @@ impl ScriptedApi {
     }
 
     fn objects(&self) -> std::sync::MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.objects)
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {

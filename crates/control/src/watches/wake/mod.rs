@@ -7,7 +7,7 @@ use berth_api::{
     names::TenantId,
 };
 use berth_node_lifecycle::{Assignment, node::shared_pool_of};
-use berth_runtime::queue::Queue;
+use berth_runtime::{hashes::hash_of, queue::Queue};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Resource, ResourceExt,
@@ -15,7 +15,7 @@ use kube::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::Hash,
     sync::Arc,
 };
 
@@ -82,12 +82,6 @@ impl Seen {
     fn replace_owner(&mut self, node: String, owner: String) -> Option<String> {
         self.owners.insert(node, owner)
     }
-}
-
-fn hash_of(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// What a tenant shows of what it used, and everything else of it but what changes with every write.

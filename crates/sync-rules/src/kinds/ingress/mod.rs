@@ -139,13 +139,9 @@ impl ToHost for Ingresses {
         targets
     }
 
-    fn prerequisites(&self, cache: &Cache, name: &Name, ingress: &Value) -> Vec<Key> {
+    fn is_prerequisite(&self, target: &Target) -> bool {
         // A Service may be denied on the host: requests to the Ingress then fail.
-        self.references(cache, name, ingress)
-            .into_iter()
-            .filter(|target| target.kind == KindId::Secret && cache.stores.tenant(target.kind).contains(&target.name))
-            .map(|target| target.kind.key(target.name))
-            .collect()
+        target.kind == KindId::Secret
     }
 
     fn translate(&self, cache: &Cache, name: &Name, ingress: &Value) -> Result<Translated, Vec<DeniedField>> {

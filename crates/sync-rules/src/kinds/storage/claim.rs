@@ -23,7 +23,7 @@ use crate::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, TenantWrite, ToHost,
         Translated, json,
         references::Target,
-        resource::{Key, Name, Resource, host_name},
+        resource::{Name, Resource, host_name},
         store::WatchSpec,
     },
     translation::{
@@ -156,14 +156,9 @@ impl ToHost for Claims {
         sources.chain(volume).collect()
     }
 
-    fn prerequisites(&self, cache: &Cache, name: &Name, claim: &Value) -> Vec<Key> {
-        self.references(cache, name, claim)
-            .into_iter()
-            // The volume comes from the host.
-            .filter(|target| target.kind != KindId::PersistentVolume)
-            .filter(|target| cache.stores.tenant(target.kind).contains(&target.name))
-            .map(|target| target.kind.key(target.name))
-            .collect()
+    fn is_prerequisite(&self, target: &Target) -> bool {
+        // The volume comes from the host.
+        target.kind != KindId::PersistentVolume
     }
 
     fn translate(&self, cache: &Cache, name: &Name, claim: &Value) -> Result<Translated, Vec<DeniedField>> {

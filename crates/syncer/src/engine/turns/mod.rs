@@ -100,16 +100,16 @@ impl Size {
     }
 }
 
-/// A line in which keys wait.
+/// One of the lines, by what its keys wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum LineKind {
     /// For bytes.
     Bytes(Size),
     /// For requests of the host's controllers.
     Requests,
 }
 
-impl Lane {
+impl LineKind {
     /// All.
     pub(super) const ALL: [Self; 3] = [Self::Bytes(Size::Large), Self::Bytes(Size::Small), Self::Requests];
 }
@@ -239,24 +239,24 @@ impl Turns {
         }
     }
 
-    fn line(&self, lane: Lane) -> &Line {
-        match lane {
-            Lane::Bytes(Size::Large) => &self.large,
-            Lane::Bytes(Size::Small) => &self.small,
-            Lane::Requests => &self.requests,
+    fn line(&self, kind: LineKind) -> &Line {
+        match kind {
+            LineKind::Bytes(Size::Large) => &self.large,
+            LineKind::Bytes(Size::Small) => &self.small,
+            LineKind::Requests => &self.requests,
         }
     }
 
     fn line_of(&self, bytes: u64) -> &Line {
-        self.line(Lane::Bytes(Size::of(bytes)))
+        self.line(LineKind::Bytes(Size::of(bytes)))
     }
 
-    fn grant(&self, lane: Lane, key: &Key, amount: u64) {
-        match lane {
-            Lane::Bytes(_) => {
+    fn grant(&self, kind: LineKind, key: &Key, amount: u64) {
+        match kind {
+            LineKind::Bytes(_) => {
                 lock(&self.granted).insert(key.clone(), amount);
             }
-            Lane::Requests => lock(&self.granted_requests).add(key, amount),
+            LineKind::Requests => lock(&self.granted_requests).add(key, amount),
         }
     }
 
@@ -342,7 +342,7 @@ impl Turns {
         Begun {
             granted: lock(&self.granted).get(key).copied(),
             has_requests: lock(&self.granted_requests).contains(key),
-            asked: Lane::ALL.map(|lane| self.line(lane).asked(key)),
+            asked: LineKind::ALL.map(|kind| self.line(kind).asked(key)),
         }
     }
 
@@ -361,8 +361,8 @@ impl Turns {
         } else if begun.has_requests {
             lock(&self.granted_requests).remove(key);
         }
-        for (lane, asked) in Lane::ALL.into_iter().zip(begun.asked) {
-            let line = self.line(lane);
+        for (kind, asked) in LineKind::ALL.into_iter().zip(begun.asked) {
+            let line = self.line(kind);
             if asked > 0 && line.asked(key) == asked {
                 lock(&line.waiting).remove(key);
             }
@@ -370,13 +370,13 @@ impl Turns {
     }
 
     /// Waits for the next turn. Returns the key whose turn it is.
-    async fn next(&self, lane: Lane) -> Key {
-        let line = self.line(lane);
+    async fn next(&self, kind: LineKind) -> Key {
+        let line = self.line(kind);
         loop {
             let Taken { key, .. } = line.queue.take().await;
             let amount = lock(&line.waiting).keys.get(&key.0).map(|asks| asks.amount);
             if let Some(amount) = amount {
-                if lane == Lane::Requests {
+                if kind == LineKind::Requests {
                     self.wait_for_room(&key.0, amount).await;
                 }
                 let wait = lock(&line.pace).reserve(amount, now());
@@ -386,7 +386,7 @@ impl Turns {
             let still_waits = lock(&line.waiting).remove(&key.0).is_some();
             line.queue.done(&key);
             if let (Some(amount), true) = (amount, still_waits) {
-                self.grant(lane, &key.0, amount);
+                self.grant(kind, &key.0, amount);
                 return key.0;
             }
         }
@@ -401,20 +401,20 @@ impl Turns {
 
     /// Whether a key waits for its turn.
     pub(super) fn waits(&self, key: &Key) -> bool {
-        Lane::ALL.into_iter().any(|lane| self.line(lane).asked(key) > 0)
+        LineKind::ALL.into_iter().any(|kind| self.line(kind).asked(key) > 0)
     }
 
     /// Number of keys that wait.
-    pub(super) fn waiting(&self, lane: Lane) -> usize {
-        lock(&self.line(lane).waiting).keys.len()
+    pub(super) fn waiting(&self, kind: LineKind) -> usize {
+        lock(&self.line(kind).waiting).keys.len()
     }
 }
 
 impl Engine {
     /// Lets keys write when it is their turn, for ever.
-    pub(super) async fn take_turns(self: Arc<Self>, lane: Lane) {
+    pub(super) async fn take_turns(self: Arc<Self>, kind: LineKind) {
         loop {
-            let key = self.turns.next(lane).await;
+            let key = self.turns.next(kind).await;
             self.add(key);
         }
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 const RATE: u64 = 1 << 20;
 const LARGEST: u64 = 1 << 20;
-const LARGE_LINE: Lane = Lane::Bytes(Size::Large);
+const LARGE_LINE: LineKind = LineKind::Bytes(Size::Large);
 /// Requests of a pod with 32 claims.
 const FULL_POD: u64 = 33;
 /// Requests that may be taken at once.
@@ -52,7 +52,7 @@ async fn what_is_allowed_at_once_does_not_wait() {
     }
     assert!(!is_now(turns.ask(&key("a", "more"), LARGEST)));
     assert_eq!(
-        (turns.waiting(LARGE_LINE), turns.waiting(Lane::Bytes(Size::Small))),
+        (turns.waiting(LARGE_LINE), turns.waiting(LineKind::Bytes(Size::Small))),
         (1, 0)
     );
     assert!(
@@ -266,13 +266,13 @@ async fn requests_have_an_allowance_and_then_a_pace_and_delay_nothing_else() {
         "it is after that"
     );
     assert!(is_now(turns.ask_for_requests(&none, 0)) && is_now(turns.ask(&none, 1000)));
-    assert_eq!((turns.waiting(Lane::Requests), turns.waiting(LARGE_LINE)), (2, 0));
+    assert_eq!((turns.waiting(LineKind::Requests), turns.waiting(LARGE_LINE)), (2, 0));
     let start = Instant::now();
-    assert_eq!(turns.next(Lane::Requests).await, more);
+    assert_eq!(turns.next(LineKind::Requests).await, more);
     // 30 were left, and 3 are 0.6 s.
     assert_eq!(start.elapsed(), Duration::from_millis(600));
     assert_eq!(turns.spend(&more), FULL_POD);
-    assert_eq!(turns.next(Lane::Requests).await, key("a", "small"));
+    assert_eq!(turns.next(LineKind::Requests).await, key("a", "small"));
     assert_eq!(turns.spend(&key("a", "small")), 2);
     tokio::time::advance(Duration::from_secs(601)).await;
     assert!(is_now(turns.ask_for_requests(&more, REQUESTS)), "it is whole again");
@@ -363,7 +363,7 @@ async fn requests_that_are_not_used_are_bounded_and_keep_others_waiting_for_minu
         let turns = Arc::clone(&turns);
         async move {
             loop {
-                turns.next(Lane::Requests).await;
+                turns.next(LineKind::Requests).await;
             }
         }
     });
@@ -415,7 +415,7 @@ async fn pods_do_not_come_after_all_claims_that_wait() {
     }
     let mut pods = 0;
     for _ in 0..100 {
-        let next = turns.next(Lane::Requests).await;
+        let next = turns.next(LineKind::Requests).await;
         turns.spend(&next);
         if next.kind == KindId::Pod {
             pods += 1;
@@ -436,7 +436,7 @@ async fn a_pod_that_is_made_again_with_more_claims_waits_for_them() {
     // 2,000 were left, and each needs 31 more.
     assert_eq!(large.count(), 64);
     assert_eq!(turns.spend(&small[0]), FULL_POD);
-    assert_eq!(turns.next(Lane::Requests).await, small[64]);
+    assert_eq!(turns.next(LineKind::Requests).await, small[64]);
     assert_eq!(turns.spend(&small[64]), FULL_POD, "it has got the rest");
 }
 
@@ -447,6 +447,6 @@ async fn what_the_hosts_controllers_do_anyway_delays_what_is_written_next() {
     let pod = key("a", "pod");
     assert!(!is_now(turns.ask_for_requests(&pod, 5)));
     let start = Instant::now();
-    assert_eq!(turns.next(Lane::Requests).await, pod);
+    assert_eq!(turns.next(LineKind::Requests).await, pod);
     assert_eq!(start.elapsed(), Duration::from_secs(11));
 }

@@ -8,7 +8,7 @@ use crate::engine::{
     test_pods::{self, annotations_of_member, change_pod, own_claims},
     test_requests::name,
     to_host,
-    turns::{self, Lane},
+    turns::{self, LineKind},
     user_places::LONG_WAIT,
 };
 use berth_api::{SyncPolicy, conditions::USER_LIMIT_EXCEEDED};
@@ -308,7 +308,7 @@ async fn a_pod_that_waits_for_requests_keeps_the_place_of_its_user() {
         change_pod(&engine, of, &pod);
         assert_eq!(create(&engine, of, &pod).await.unwrap().result, expected, "{of}");
     }
-    assert_eq!(engine.turns.waiting(Lane::Requests), 2, "one of each user");
+    assert_eq!(engine.turns.waiting(LineKind::Requests), 2, "one of each user");
 }
 
 #[tokio::test]

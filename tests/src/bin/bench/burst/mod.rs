@@ -11,6 +11,7 @@ use crate::{
     cores::Cores,
     load::{Place, Running},
     processor::{Seconds, Snapshot, until_idle},
+    report::figure_of,
 };
 use berth_tests::{
     scrape::{Metrics, scrape},
@@ -195,8 +196,7 @@ pub(crate) async fn run() {
             "burst-without-tokens"
         };
         let mut report = figures.report(name, &cores);
-        #[allow(clippy::cast_precision_loss)]
-        report.add("admission policies of Berth on the host", policies as f64, "");
+        report.add("admission policies of Berth on the host", figure_of(policies), "");
         for side in ["host", "tenant"] {
             let metrics = scrape(&host, &tenants[0]).await.unwrap();
             let what = format!("watches of a tenant's syncer, side {side}");

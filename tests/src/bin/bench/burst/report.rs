@@ -4,7 +4,7 @@ use super::{Burst, PODS, Queued, TENANTS, Writes};
 use crate::{
     cores::Cores,
     processor::{Group, Owner, Seconds},
-    report::{Report, percentile},
+    report::{Report, figure_of, percentile},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,9 +67,8 @@ fn used(processor: &Seconds, group: &Group) -> f64 {
     processor.get(group).copied().unwrap_or_default()
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn per_pod(value: f64) -> f64 {
-    value / PODS as f64
+    value / figure_of(PODS)
 }
 
 /// Seconds that keys waited for one of [`WAITS`].
@@ -177,8 +176,7 @@ impl Figures {
         for (side, work) in &sides {
             report.add(format!("processor time per pod, {side}: all"), work.sum(|_| true), "ms");
         }
-        #[allow(clippy::cast_precision_loss)]
-        let count = cores.count() as f64;
+        let count = figure_of(cores.count());
         for (side, bursts) in [("directly", &self.direct), ("tenants", &self.through)] {
             let busy = median(bursts, |burst| {
                 burst.processor.values().sum::<f64>() / burst.took / count

@@ -11,7 +11,7 @@ mod timeline;
 mod toll;
 
 use crate::{
-    report::{Report, milliseconds, percentile},
+    report::{Report, figure_of, milliseconds, percentile},
     shares::Shares,
 };
 use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits};
@@ -284,8 +284,7 @@ fn add_times(report: &mut Report, tally: &Tally, beside: &Written) {
     let (during, others) = timeline::split(&beside.accepted, &answers);
     for (when, delays) in [("during", during), ("not during", others)] {
         let what = format!("neighbour's writes {when} an accepted one of the greedy tenant");
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        report.add(format!("{what}, count"), delays.len() as f64, "");
+        report.add(format!("{what}, count"), figure_of(delays.len()), "");
         for percent in [50.0, 90.0, 99.0] {
             report.add(format!("{what}, p{percent}"), percentile(&delays, percent), "ms");
         }
@@ -301,10 +300,9 @@ fn add_delays(report: &mut Report, alone: &Written, beside: &Written) {
             let what = format!("neighbour's writes {when}, p{percent}");
             report.add(what, percentile(&written.delays(), percent), "ms");
         }
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         report.add(
             format!("neighbour's writes {when}, accepted"),
-            written.accepted.len() as f64,
+            figure_of(written.accepted.len()),
             "",
         );
     }

@@ -4,7 +4,7 @@
 use super::histogram::Histogram;
 use crate::{
     processor::{Snapshot, processes_with_names, used, waited},
-    report::Report,
+    report::{Report, figure_of},
 };
 use berth_pki::{
     CertificateAuthority, LeafRequest, Usage,
@@ -251,8 +251,7 @@ impl Moment {
     /// Shares of the machine, and how long threads waited for a processor, for each second of the phase.
     fn add_processors(&self, before: &Self, when: &str, processors: usize, report: &mut Report) {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let machine = seconds * processors as f64;
+        let machine = seconds * figure_of(processors);
         let used = self.used.since(&before.used);
         let waited = self.waited.since(&before.waited);
         let all: f64 = used.values().sum();

@@ -1,10 +1,11 @@
 //! What API servers answer, counted.
 
 use crate::report::Report;
+use berth_runtime::locks::lock;
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -86,7 +87,7 @@ impl Tally {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 
     /// Counts an answer to a request of this kind.

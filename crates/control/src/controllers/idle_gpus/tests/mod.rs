@@ -6,19 +6,22 @@ mod schedules;
 mod steps;
 
 use super::*;
-use crate::testing::{Script, ScriptedApi, StoreWriters};
+use crate::{
+    clock::Clock,
+    controllers::schedule_policy::Schedules,
+    events::EventRecorder,
+    testing::{Script, ScriptedApi, StoreWriters},
+};
 use berth_api::{IdleReclaim, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_idle_reclaim::query::QuerySettings;
 use berth_prometheus::Prometheus;
+use berth_runtime::locks::lock;
 use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
+use std::{convert::Infallible, sync::Mutex};
 
 pub(super) const CLUSTER: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
 pub(super) const POD: &str = "/api/v1/namespaces/berth-w/pods/train-host";
@@ -45,7 +48,7 @@ struct Known {
 
 impl Gpu {
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(super) fn set(&self, activity: Option<f64>) {

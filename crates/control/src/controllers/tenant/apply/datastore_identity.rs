@@ -17,9 +17,9 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::NetworkLimits;
+use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use std::sync::PoisonError;
 
 /// Name of the ConfigMap in the control-plane namespace.
 const RECORD: &str = "datastore";
@@ -130,12 +130,11 @@ async fn read(context: &TenantContext, tenant: &Tenant) -> Result<Found, Reconci
 }
 
 fn recall(tenant: &Tenant) -> Option<String> {
-    let known = tenant.memory.database.lock();
-    known.unwrap_or_else(PoisonError::into_inner).clone()
+    lock(&tenant.memory.database).clone()
 }
 
 fn remember(tenant: &Tenant, uid: Option<String>) {
-    *tenant.memory.database.lock().unwrap_or_else(PoisonError::into_inner) = uid;
+    *lock(&tenant.memory.database) = uid;
 }
 
 /// The recorded UID; none if there is none.

@@ -27,17 +27,13 @@ use crate::{
     runtime::cluster::pod_selector,
 };
 use berth_api::labels;
+use berth_runtime::locks::lock;
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Event, Service},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, ResourceExt, api::PostParams};
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 /// Time for a call to the tenant's API server without which a reconcile goes on.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -170,13 +166,13 @@ async fn read_customization(tenant: &Tenant, connection: Option<&Arc<Applier>>) 
         {
             Some(Ok(map)) => {
                 let data = map.and_then(|map| map.data).unwrap_or_default();
-                *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(data);
+                *lock(known) = Some(data);
             }
             Some(Err(error)) => tracing::debug!(%error, "cannot read how a tenant customized its DNS"),
             None => tracing::debug!("a tenant does not answer how it customized its DNS"),
         }
     }
-    known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock(known).clone()
 }
 
 /// Writes an Event in the tenant about entries that have no effect, once for each message.

@@ -15,14 +15,11 @@ use crate::{
     error::{ReconcileError, api},
     secret_texts::read_texts,
 };
+use berth_runtime::locks::lock;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, ResourceExt, api::PostParams};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Name of the Secret with the tenant's certificate authorities.
@@ -91,12 +88,11 @@ pub(super) async fn load_authorities(
 }
 
 fn recall(tenant: &Tenant) -> Option<KnownAuthorities> {
-    let known = tenant.memory.authorities.lock();
-    known.unwrap_or_else(PoisonError::into_inner).clone()
+    lock(&tenant.memory.authorities).clone()
 }
 
 fn remember(tenant: &Tenant, known: Option<KnownAuthorities>) {
-    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    *lock(&tenant.memory.authorities) = known;
 }
 
 /// Stores the known authorities again if their Secret is gone, and the keys of encryption if somebody has taken them out of it. Returns whether the
@@ -256,13 +252,7 @@ pub(super) async fn load_certificates(
     tenant: &Tenant,
     now: Timestamp,
 ) -> Result<LeafStore, ReconcileError> {
-    if let Some(known) = tenant
-        .memory
-        .leaves
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
-    {
+    if let Some(known) = lock(&tenant.memory.leaves).clone() {
         return Ok(LeafStore::new(known.into_data(), now));
     }
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
@@ -277,6 +267,6 @@ pub(super) async fn load_certificates(
 pub(super) async fn store_certificates(tenant: &Tenant, leaves: LeafStore) -> Result<(), ReconcileError> {
     let secret = host_objects::secret(&tenant.cluster, &tenant.id, LEAVES, leaves.clone().into_data());
     tenant.memory.host.apply(&secret).await?;
-    *tenant.memory.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
+    *lock(&tenant.memory.leaves) = Some(leaves);
     Ok(())
 }

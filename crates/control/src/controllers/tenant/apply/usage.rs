@@ -12,7 +12,8 @@ use super::{
 };
 use crate::apply::Applier;
 use berth_api::{DatastoreUsage, HostUsage};
-use std::{sync::PoisonError, time::Duration};
+use berth_runtime::locks::lock;
+use std::time::Duration;
 
 /// Pause before the API server of a new tenant is rendered again, once what the tenant stores is known.
 const RENDER_AGAIN: Duration = Duration::from_millis(200);
@@ -61,9 +62,7 @@ pub(super) fn published_usage(tenant: &Tenant) -> Option<DatastoreUsage> {
 
 /// Whether this process has never measured what the tenant stores.
 pub(super) fn is_unknown(tenant: &Tenant) -> bool {
-    let memory = &tenant.memory.datastore_usage;
-    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-    memory.is_unknown()
+    lock(&tenant.memory.datastore_usage).is_unknown()
 }
 
 /// What the tenant has on the host: read if that is due.

@@ -70,6 +70,9 @@ pub fn external_service(owner: Owner<'_>, spec: &ControlPlaneService, target: u1
 }
 
 /// The endpoint at the port that the host chose: under the first host name, or at one node.
+///
+/// # Errors
+/// What the condition says while there is no port, or no node with an address.
 pub fn endpoint_at_node(
     spec: &ControlPlaneService,
     service: &Service,
@@ -111,6 +114,9 @@ fn address(node: &Node) -> Option<String> {
 }
 
 /// The endpoint at the load balancer: under the first host name, or its own name or address.
+///
+/// # Errors
+/// What the condition says while the load balancer has no address.
 pub fn endpoint_at_load_balancer(
     spec: &ControlPlaneService,
     service: &Service,

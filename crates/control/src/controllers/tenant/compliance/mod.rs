@@ -17,7 +17,7 @@ pub(super) use forbidden::{
 pub(super) use report::{condition, events, until_next_deadline};
 pub(super) use withdraw::withdraw;
 
-use berth_api::{StorageOffer, Violation};
+use berth_api::{StorageOffer, Violation, whole_seconds};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -79,10 +79,7 @@ pub(super) fn assess(found: Vec<Forbidden>, recorded: &[Violation], now: Timesta
             .iter()
             .find(|earlier| earlier.reason == reason && earlier.object == object);
         // Whole seconds, as they are stored.
-        let since = earlier.map_or_else(
-            || Timestamp::from_second(now.as_second()).unwrap_or(now),
-            |earlier| earlier.since.0,
-        );
+        let since = earlier.map_or_else(|| whole_seconds(now), |earlier| earlier.since.0);
         let deadline = (withdrawal != Withdrawal::Nothing).then(|| deadline_after(since, grace));
         let enforced = earlier.is_some() && deadline.is_some_and(|deadline| deadline <= now);
         if enforced {

@@ -17,12 +17,10 @@ use berth_api::{
     names::TenantId,
     text::printable_start,
 };
+use berth_runtime::locks::lock;
 use berth_sleep::activity::{ActivityLog, Count};
 use share::Measurement;
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 use tokio::{sync, time::Instant};
 use unmeasured::Unmeasured;
 
@@ -137,7 +135,7 @@ pub(super) async fn observe(
     limits: &TenantLimits,
 ) -> ObservedUsage {
     // One reconcile of a tenant runs at a time.
-    let mut state = memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut state = lock(memory).clone();
     let before = state.measured.map(|(_, usage)| usage).or(published);
     let mut usage = before.map(|usage| share::judge(usage, limits));
     let is_due = state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL);
@@ -163,7 +161,7 @@ pub(super) async fn observe(
         unknown: state.unknown(Instant::now()),
         is_reading: state.unmeasured.is_reading() || state.all_keys.is_reading(),
     };
-    *memory.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    *lock(memory) = state;
     observed
 }
 
@@ -209,11 +207,11 @@ async fn measure_with_api_server(
     let api_server = source.api_server.ok_or("its API server does not answer")?;
     let metrics = metrics::fetch(api_server, source.slot).await?;
     if let Some(count) = metrics.count {
-        let mut log = source.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = lock(source.activity);
         log.record(count, source.clock.now());
     }
     if let Some(errors) = source.audit_errors {
-        let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut errors = lock(errors);
         let now = source.clock.now().as_duration().as_secs_f64();
         errors.note(metrics.started_at, metrics.audit_errors, now);
     }

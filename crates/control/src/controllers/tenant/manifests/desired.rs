@@ -2,11 +2,12 @@
 
 use super::objects::{MAX_OBJECTS, ManifestObject, ObjectKey, parse, validate_kept};
 use berth_api::{ClassManifest, ManifestMode, labels, names, system};
+use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Why the objects of a manifest are not applied.
@@ -58,7 +59,7 @@ impl ParsedManifests {
             map.uid().unwrap_or_default(),
             map.resource_version().unwrap_or_default()
         );
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         if let Some((_, parsed)) = known.get(&map.name_any()).filter(|(known, _)| *known == version) {
             return parsed.clone();
         }

@@ -2,16 +2,14 @@
 
 use super::super::{datastore_usage, target::Tenant};
 use crate::{apply::Applier, clock::Clock, tenant_lists::Pages};
+use berth_runtime::locks::lock;
 use berth_schedules::cron_jobs;
 use berth_sleep::Inside;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Api, Client, api::ListParams};
 use serde::{Deserialize, de::DeserializeOwned};
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// Time for all that is read.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -53,7 +51,7 @@ pub(super) async fn read(tenant: &Tenant, now: Timestamp) -> Result<Inside, Stri
 pub(super) async fn count_use(tenant: &Tenant, clock: &Clock) -> Result<(), String> {
     let api_server = connect(tenant)?;
     let count = datastore_usage::count_use(&api_server, &tenant.slot).await?;
-    let mut log = tenant.memory.activity.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut log = lock(&tenant.memory.activity);
     log.record(count, clock.now());
     Ok(())
 }

@@ -16,10 +16,11 @@ use berth_api::{
     Phase, SleepCause, SleepMode, SleepState, SleepStatus, TenantCluster, TenantClusterStatus,
     conditions::{self, AWAKE, CONTROL_PLANE_READY, ConditionUpdate, READY, SERVING, SYNCER_READY},
 };
+use berth_runtime::locks::lock;
 use berth_sleep::{Activity, Decision, Facts, Stay, WakeCause, decide};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Steps in which the status follows the last activity: it must not change with every request.
@@ -203,7 +204,7 @@ fn read_activity(context: &TenantContext, tenant: &Tenant, settings: &Settings, 
         let why = "its API server has several replicas, and each counts its own requests; set spec.controlPlane.replicas to 1";
         return Activity::Unknown(why.into());
     }
-    let log = tenant.memory.activity.lock().unwrap_or_else(PoisonError::into_inner);
+    let log = lock(&tenant.memory.activity);
     match log.last(now.max(context.clock.now())) {
         Some(last) => Activity::Known(last),
         None => Activity::Unknown("its API server has not said yet how often it was used".into()),

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/berth:argocd";
 const ARGO_CD: &str = "argocd";
 
@@ -28,9 +27,8 @@ fn record_path(fixture: &Fixture) -> String {
 }
 
 fn set_class(fixture: &Fixture, rules: &Value) {
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"integrations": {"argoCD": rules}, "enforcementGracePeriod": "0s"}});
-    fixture.host.insert(CLASS, class);
+    let spec = json!({"integrations": {"argoCD": rules}, "enforcementGracePeriod": "0s"});
+    fixture.set_class(&spec);
 }
 
 /// A tenant of a class that lets tenants be clusters of Argo CD, which asks for that.

@@ -1,9 +1,8 @@
 //! A tenant whose spec names no Kubernetes version. Which one is chosen is tested in `settings`.
 
 use super::{
-    fixture::{Fixture, TENANT},
+    fixture::{CLASS, Fixture, TENANT},
     upgrade::{self, NEXT, OLD, accepted, reason, reconcile_often, request, versions},
-    violations::{CLASS, set_class},
 };
 use crate::testing::{ScriptedApi, ScriptedRuntime, VERSION};
 use berth_api::labels;
@@ -24,7 +23,7 @@ fn offer(fixture: &mut Fixture, versions: &[&str]) -> Arc<AtomicBool> {
 
 /// Makes this the version that the class gives to new tenants.
 fn set_default(fixture: &Fixture, version: &str) {
-    set_class(fixture, &json!({ "defaultVersion": version }));
+    fixture.set_class(&json!({ "defaultVersion": version }));
 }
 
 fn remove_from_spec(fixture: &Fixture, field: &str) {
@@ -68,10 +67,10 @@ async fn the_default_of_a_class_is_recorded_before_anything_runs_and_stays() {
         reconcile_often(&mut fixture).await;
         assert_runs(&fixture, NEXT, "Valid");
     }
-    set_class(&fixture, &json!({}));
+    fixture.set_class(&json!({}));
     reconcile_often(&mut fixture).await;
     assert_runs(&fixture, NEXT, "Valid");
-    set_class(&fixture, &json!({"versions": [VERSION], "defaultVersion": VERSION}));
+    fixture.set_class(&json!({"versions": [VERSION], "defaultVersion": VERSION}));
     reconcile_often(&mut fixture).await;
     assert_runs(&fixture, NEXT, "VersionNotAllowed");
     fixture.host.remove(CLASS);
@@ -83,7 +82,7 @@ async fn the_default_of_a_class_is_recorded_before_anything_runs_and_stays() {
 async fn without_a_default_a_tenant_gets_the_newest_version_that_its_class_allows() {
     for (rules, expected) in [(json!({}), VERSION), (json!({"versions": [OLD, NEXT]}), NEXT)] {
         let mut fixture = new_tenant();
-        set_class(&fixture, &rules);
+        fixture.set_class(&rules);
         fixture.reconcile_until_ready().await;
         assert_runs(&fixture, expected, "Valid");
     }
@@ -262,7 +261,7 @@ async fn the_default_of_a_class_that_the_tenant_leaves_meanwhile_is_not_recorded
 #[tokio::test]
 async fn a_new_tenant_whose_version_was_recorded_is_new_for_the_limits_of_its_class() {
     let mut fixture = new_tenant();
-    set_class(&fixture, &json!({"expiration": {"maxTTL": "72h"}}));
+    fixture.set_class(&json!({"expiration": {"maxTTL": "72h"}}));
     fixture.reconcile_until_ready().await;
     let limit = fixture.status()["expirationLimits"]["ttl"].clone();
     assert_eq!((&limit["limit"], &limit["reducedAt"]), (&json!("72h"), &json!(null)));

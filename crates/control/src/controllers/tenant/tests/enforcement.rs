@@ -2,7 +2,7 @@
 
 use super::{
     super::memory::Tenants,
-    fixture::{Fixture, UID},
+    fixture::{CLASS, Fixture, UID},
     sleep::{MAX_RECONCILES, WAKE, fall_asleep, reconcile_until, request, set_mode, state},
 };
 use crate::{key::Key, testing::ScriptedRuntime};
@@ -15,12 +15,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-
 fn set_hostnames(fixture: &Fixture, hostnames: &[&str]) {
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"sync": {"ingress": {"classes": ["nginx"], "hostnames": hostnames}}}});
-    fixture.host.insert(CLASS, class);
+    fixture.set_class(&json!({"sync": {"ingress": {"classes": ["nginx"], "hostnames": hostnames}}}));
 }
 
 /// A tenant that sleeps because of its mode, with a host name that its class allows.

@@ -2,7 +2,7 @@
 
 use super::{
     calls_until_ready,
-    fixture::{Fixture, TENANT},
+    fixture::{CLASS, Fixture, TENANT},
 };
 use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
 use std::{sync::Arc, time::Duration};
@@ -219,8 +219,7 @@ pub(super) fn fixture_with_kind() -> Fixture {
         ..SyncedKind::default()
     }];
     let class = TenantClass::new("gold", spec);
-    let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-    fixture.host.insert(path, serde_json::to_value(class).unwrap());
+    fixture.host.insert(CLASS, serde_json::to_value(class).unwrap());
     let mut cluster = fixture.host.get(TENANT).unwrap();
     cluster["spec"]["className"] = "gold".into();
     fixture.host.insert(TENANT, cluster);

@@ -40,6 +40,8 @@ use std::{
 
 pub(super) const UID: &str = "6f2c";
 pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+/// The class that tests give the tenant.
+pub(super) const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const NODE: &str = "/api/v1/nodes/gpu-1";
 
 pub(super) struct Fixture {
@@ -148,6 +150,21 @@ impl Fixture {
         let mut cluster = self.host.get(TENANT).unwrap();
         change(&mut cluster);
         self.host.insert(TENANT, cluster);
+    }
+
+    /// Makes the class gold with this spec, or changes it.
+    pub(super) fn set_class(&self, spec: &Value) {
+        let metadata = json!({"name": "gold", "uid": "gold"});
+        let class = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": metadata, "spec": spec,
+        });
+        self.host.insert(CLASS, class);
+    }
+
+    /// The same, and gives the tenant this class.
+    pub(super) fn give_class(&self, spec: &Value) {
+        self.set_class(spec);
+        self.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
     }
 
     /// Reconciles until the tenant is Ready. Returns the errors on the way.

@@ -3,7 +3,7 @@
 
 use super::{
     expiration::{is_deleted, let_time_pass, warned},
-    fixture::{Fixture, TENANT},
+    fixture::{CLASS, Fixture, TENANT},
     quota::{decide, hard, reservation, reserved, waiting},
     schedule::insert_stop,
     sleep::{
@@ -202,10 +202,9 @@ async fn limits_that_wait_for_a_record_are_not_raised() {
     }
     let before = ["count/pods", CPU].map(|resource| hard(&fixture, resource));
     assert_eq!(before[1], "6");
-    let class = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-    let mut more = fixture.host.get(class).unwrap();
+    let mut more = fixture.host.get(CLASS).unwrap();
     more["spec"]["limits"] = json!({"pods": 900_000, "resources": [{"resource": CPU, "quantity": 10}]});
-    fixture.host.insert(class, more);
+    fixture.host.insert(CLASS, more);
     let mut granted = reservation();
     granted
         .reserved

@@ -35,12 +35,7 @@ async fn ready() -> Fixture {
     let mut runtime = ScriptedRuntime::new(&fixture.script);
     runtime.form = Form::Pods { replicas: 1 };
     fixture.context.runtime = Arc::new(runtime);
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"controlPlane": {"service": {"annotations": [SOURCES]}}}});
-    fixture
-        .host
-        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    fixture.give_class(&json!({"controlPlane": {"service": {"annotations": [SOURCES]}}}));
     set_sources(&fixture, "192.0.2.0/24");
     fixture.reconcile().await.unwrap();
     let path = service_path(&fixture);

@@ -105,11 +105,7 @@ async fn the_pod_security_level_is_lower_only_where_policies_are_installed() {
     for (has_policies, level) in [(true, "privileged"), (false, "baseline")] {
         let mut fixture = Fixture::new();
         fixture.context.has_admission_policies = has_policies;
-        let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-            "spec": {"sync": {"pods": {"capabilities": ["IPC_LOCK"]}}}});
-        let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-        fixture.host.insert(path, class);
-        fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+        fixture.give_class(&json!({"sync": {"pods": {"capabilities": ["IPC_LOCK"]}}}));
         fixture.reconcile().await.unwrap();
         let path = format!("/api/v1/namespaces/{}", fixture.id.workload_namespace());
         let namespace = fixture.host.get(&path).unwrap();

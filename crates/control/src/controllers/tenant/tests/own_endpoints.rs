@@ -39,12 +39,7 @@ pub(super) fn hold(fixture: &Fixture, name: &str) {
 
 /// Gives the tenant a class that offers the network of [`MACHINE`].
 pub(super) fn offer_machines(fixture: &Fixture) {
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"network": {"endpointCIDRs": ["192.168.7.0/24"]}}});
-    fixture
-        .host
-        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+    fixture.give_class(&json!({"network": {"endpointCIDRs": ["192.168.7.0/24"]}}));
 }
 
 /// Names of the slices of the tenant.

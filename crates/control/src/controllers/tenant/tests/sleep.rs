@@ -303,12 +303,8 @@ async fn pods_in_the_tenant_refuse_a_request() {
 
 /// Gives the tenant a class that lets its pods be stopped.
 pub(super) fn let_pods_be_stopped(fixture: &Fixture) {
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "gold"},
-        "spec": {"sleep": {"stopsPods": true}, "sync": {"pods": {"maxTerminationGracePeriodSeconds": 60}}}});
     fixture
-        .host
-        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
-    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+        .give_class(&json!({"sleep": {"stopsPods": true}, "sync": {"pods": {"maxTerminationGracePeriodSeconds": 60}}}));
 }
 
 /// A tenant whose class lets its pods be stopped. It falls asleep, has a pod that does not end, and has fallen asleep for so long.

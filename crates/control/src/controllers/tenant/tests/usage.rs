@@ -220,14 +220,7 @@ async fn events_that_are_not_in_the_audit_log_are_counted_if_there_is_one() {
         (json!(null), None, None),
     ] {
         let mut fixture = Fixture::new();
-        let class = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "gold", "uid": "g"},
-            "spec": {"audit": audit},
-        });
-        fixture
-            .host
-            .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
-        fixture.change_tenant(|cluster| cluster["spec"]["className"] = "gold".into());
+        fixture.give_class(&json!({ "audit": audit }));
         fixture.tenant.serve("/metrics", metrics(5).into());
         fixture.reconcile_until_ready().await;
         fixture.reconcile().await.unwrap();

@@ -14,24 +14,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const POOL: &str = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
-
-pub(super) fn set_class(fixture: &Fixture, spec: &Value) {
-    let metadata = json!({"name": "gold", "uid": "gold"});
-    let class = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": metadata, "spec": spec,
-    });
-    fixture.host.insert(CLASS, class);
-}
 
 /// A tenant of class gold, which allows everything and offers one StorageClass.
 async fn ready() -> Fixture {
     let mut fixture = Fixture::new();
-    set_class(&fixture, &json!({"sync": {"storage": {"classes": ["fast"]}}}));
-    let mut cluster = fixture.host.get(TENANT).unwrap();
-    cluster["spec"]["className"] = "gold".into();
-    fixture.host.insert(TENANT, cluster);
+    fixture.give_class(&json!({"sync": {"storage": {"classes": ["fast"]}}}));
     fixture.reconcile_until_ready().await;
     assert_eq!(reason(&fixture, "Compliant"), "Allowed");
     fixture
@@ -86,7 +74,7 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
         "allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": "0s",
         "sync": {"storage": {"classes": ["slow"]}},
     });
-    set_class(&fixture, &forbids);
+    fixture.set_class(&forbids);
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Accepted"), "ClassNotAllowed");
     assert_eq!(reason(&fixture, "Compliant"), "EnforcementPending");
@@ -102,7 +90,7 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
     for expected in ["ClassNotAllowed", "ViolationEnforced"] {
         assert!(reasons.iter().any(|reason| reason == expected), "{reasons:?}");
     }
-    set_class(&fixture, &json!({}));
+    fixture.set_class(&json!({}));
     fixture.reconcile_until_ready().await;
     assert_eq!(
         (reason(&fixture, "Compliant"), violations(&fixture)),
@@ -121,7 +109,7 @@ async fn violations_stay_and_go_whatever_is_said_of_who_has_written_the_status()
         cluster["status"]["monthlyUsage"] = usage.clone();
     });
     let forbids = json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": "1h"});
-    set_class(&fixture, &forbids);
+    fixture.set_class(&forbids);
     fixture.reconcile().await.unwrap();
     let forged = json!({"manager": "berth-control", "operation": "Apply", "subresource": "status", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:status": {"f:idle": {}}}});
@@ -135,7 +123,7 @@ async fn violations_stay_and_go_whatever_is_said_of_who_has_written_the_status()
         assert_eq!(fixture.status()["idle"], idle);
         assert_eq!(fixture.status()["monthlyUsage"], usage);
     }
-    set_class(&fixture, &json!({}));
+    fixture.set_class(&json!({}));
     fixture.reconcile_until_ready().await;
     assert_eq!(violations(&fixture), vec![]);
     assert_eq!(fixture.status()["idle"], idle);
@@ -154,7 +142,7 @@ async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_bac
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Compliant"), "Allowed");
     let offers = |classes: Value| json!({"enforcementGracePeriod": "0s", "sync": {"storage": {"classes": classes}}});
-    set_class(&fixture, &offers(json!(["slow"])));
+    fixture.set_class(&offers(json!(["slow"])));
     for (enforced, withdrawn) in [(false, json!(null)), (true, json!(["StorageClass/fast"]))] {
         fixture.reconcile().await.unwrap();
         assert_eq!(reason(&fixture, "Accepted"), "Valid");
@@ -164,7 +152,7 @@ async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_bac
     // As long as the claim is there, whatever else happens.
     fixture.reconcile().await.unwrap();
     assert_eq!(settings(&fixture)["withdrawnStorage"], json!(["StorageClass/fast"]));
-    set_class(&fixture, &offers(json!(["slow", "fast"])));
+    fixture.set_class(&offers(json!(["slow", "fast"])));
     fixture.reconcile_until_ready().await;
     assert_eq!(violations(&fixture), vec![]);
     assert_eq!(settings(&fixture)["withdrawnStorage"], json!(null));
@@ -179,7 +167,7 @@ async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_bac
         json!(["CSIDriver/inline.example.com"])
     );
     pods.put(&pod, Vec::new());
-    set_class(&fixture, &offers(json!([])));
+    fixture.set_class(&offers(json!([])));
     fixture.reconcile().await.unwrap();
     claims.put(&claim, Vec::new());
     fixture.reconcile().await.unwrap();
@@ -190,7 +178,7 @@ async fn storage_is_withdrawn_from_a_tenant_whose_spec_is_accepted_and_given_bac
 async fn nodes_are_withdrawn_after_the_status_says_so_and_only_if_it_still_holds() {
     let mut fixture = ready().await;
     let forbids = |grace: &str| json!({"allowedNamespaces": {"from": "None"}, "enforcementGracePeriod": grace});
-    set_class(&fixture, &forbids("0s"));
+    fixture.set_class(&forbids("0s"));
     // Each reconcile sees the status that the one before it wrote.
     for enforced in [false, false, true] {
         fixture.reconcile().await.unwrap();
@@ -198,10 +186,10 @@ async fn nodes_are_withdrawn_after_the_status_says_so_and_only_if_it_still_holds
     }
     // The status still says that it is enforced.
     for later in [forbids("1h"), json!({})] {
-        set_class(&fixture, &later);
+        fixture.set_class(&later);
         fixture.reconcile().await.unwrap();
         assert_eq!(withdrawn(&fixture), WithdrawnNodes::default(), "{later}");
-        set_class(&fixture, &forbids("0s"));
+        fixture.set_class(&forbids("0s"));
         for _ in 0..3 {
             fixture.reconcile().await.unwrap();
         }
@@ -248,7 +236,7 @@ async fn a_spec_that_is_not_accepted_keeps_no_rule_of_the_class_away() {
     let mut cluster = fixture.host.get(TENANT).unwrap();
     cluster["spec"]["version"] = "v1.99.0".into();
     fixture.host.insert(TENANT, cluster);
-    set_class(&fixture, &json!({"sync": {"storage": {"classes": ["slow"]}}}));
+    fixture.set_class(&json!({"sync": {"storage": {"classes": ["slow"]}}}));
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Accepted"), "UnsupportedVersion");
     assert_eq!(settings(&fixture)["sync"]["storage"]["classes"], json!(["slow"]));
@@ -276,7 +264,7 @@ async fn without_quota_a_class_lowers_limits_and_does_not_raise_them() {
             })
         };
         for (pods, expected) in [(before + 1, before), (before - 1, before - 1)] {
-            set_class(&fixture, &rules(pods));
+            fixture.set_class(&rules(pods));
             decide(&fixture, verdict.clone());
             fixture.reconcile().await.unwrap();
             assert_eq!(reason(&fixture, "Accepted"), accepted);
@@ -291,10 +279,7 @@ async fn without_quota_a_class_lowers_limits_and_does_not_raise_them() {
 async fn a_forbidden_version_is_reported_and_stays() {
     let mut fixture = ready().await;
     let version = settings(&fixture)["version"].clone();
-    set_class(
-        &fixture,
-        &json!({"versions": ["v1.36.4"], "enforcementGracePeriod": "0s"}),
-    );
+    fixture.set_class(&json!({"versions": ["v1.36.4"], "enforcementGracePeriod": "0s"}));
     for _ in 0..3 {
         fixture.reconcile().await.unwrap();
         assert_eq!(reason(&fixture, "Compliant"), "NotEnforced");
@@ -305,7 +290,7 @@ async fn a_forbidden_version_is_reported_and_stays() {
 #[tokio::test]
 async fn since_when_something_is_forbidden_survives_settings_that_cannot_be_read() {
     let mut fixture = ready().await;
-    set_class(&fixture, &json!({"allowedNamespaces": {"from": "None"}}));
+    fixture.set_class(&json!({"allowedNamespaces": {"from": "None"}}));
     fixture.reconcile().await.unwrap();
     let before = fixture.status()["violations"].clone();
     assert_eq!(before[0]["enforced"], false, "{before}");
@@ -409,7 +394,7 @@ async fn a_tenant_that_is_not_accepted_ends_and_has_the_manifests_that_its_class
     let mut fixture = ready().await;
     let manifests = json!([{"name": "base", "version": "v1", "mode": "Keep", "configMapRef": {"name": "base"}}]);
     let rules = json!({"versions": ["v1.36.4"], "expiration": {"maxTTL": "2h"}, "manifests": manifests});
-    set_class(&fixture, &rules);
+    fixture.set_class(&rules);
     fixture.reconcile().await.unwrap();
     assert_eq!(reason(&fixture, "Accepted"), "VersionNotAllowed");
     assert_eq!(reason(&fixture, "Expiring"), "ExpiresWithinDay");
@@ -420,7 +405,7 @@ async fn a_tenant_that_is_not_accepted_ends_and_has_the_manifests_that_its_class
 async fn the_end_of_a_tenant_survives_settings_that_cannot_be_read() {
     let mut fixture = ready().await;
     let rules = json!({"versions": ["v1.36.4"], "expiration": {"maxExpireAfterIdle": "2h"}});
-    set_class(&fixture, &rules);
+    fixture.set_class(&rules);
     fixture.reconcile().await.unwrap();
     let before = fixture.status();
     assert!(before["idleSince"].is_string(), "{before}");

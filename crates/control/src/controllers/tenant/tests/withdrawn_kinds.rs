@@ -1,11 +1,14 @@
 //! Objects of a kind that the class does not list any more leave the host.
 
-use super::{super::memory::KIND_DELETIONS, failures::fixture_with_kind, fixture::Fixture};
+use super::{
+    super::memory::KIND_DELETIONS,
+    failures::fixture_with_kind,
+    fixture::{CLASS, Fixture},
+};
 use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const NOTE: &str = "withdrawn-kinds.json";
 
 fn path(fixture: &Fixture, name: &str) -> String {

@@ -8,7 +8,7 @@ use crate::{
 use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncPolicy, SyncedKind};
 use std::sync::Arc;
 
-fn cache(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> Cache {
+pub(super) fn cache(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> Cache {
     let mut policy = SyncPolicy::default();
     change(&mut policy);
     let mut tenant = test_tenant();
@@ -22,11 +22,11 @@ fn cache(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> Ca
     cache
 }
 
-fn name() -> Name {
+pub(super) fn name() -> Name {
     Name::new("research", "web-0")
 }
 
-fn pod(spec: &Value) -> Value {
+pub(super) fn pod(spec: &Value) -> Value {
     let mut pod = json!({"metadata": {"name": "web-0", "namespace": "research", "uid": "u"},
         "spec": {"containers": [{"name": "main", "image": "web:1"}], "serviceAccountName": "default", "priority": 0}, "status": {}});
     for (field, value) in spec.as_object().unwrap() {
@@ -35,12 +35,12 @@ fn pod(spec: &Value) -> Value {
     pod
 }
 
-fn spec(cache: &Cache, spec: &Value) -> Value {
+pub(super) fn spec(cache: &Cache, spec: &Value) -> Value {
     let translated = Pods.translate(cache, &name(), &pod(spec));
     translated.unwrap().object["spec"].take()
 }
 
-fn denied(cache: &Cache, spec: &Value) -> Vec<String> {
+pub(super) fn denied(cache: &Cache, spec: &Value) -> Vec<String> {
     let denied = Pods.translate(cache, &name(), &pod(spec)).unwrap_err();
     denied.into_iter().map(|denied| denied.field).collect()
 }
@@ -229,84 +229,6 @@ fn tenants_select_nodes_by_the_labels_they_see() {
     assert_eq!(spec(&cache, &visible)["nodeSelector"][labels::POOL], "h100");
     let hidden = json!({"nodeSelector": {labels::OWNER_UID: "x"}});
     assert_eq!(denied(&cache, &hidden), ["spec.nodeSelector[berth.dev/owner-uid]"]);
-}
-
-#[test]
-fn variables_never_choose_devices() {
-    let cache = cache(SchedulingMode::Host, |_| {});
-    let with = |container: Value| json!({"containers": [container]});
-    let off = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}));
-    assert_eq!(spec(&cache, &off)["containers"][0]["env"].as_array().unwrap().len(), 9);
-    let by_key = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES",
-        "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}));
-    assert_eq!(denied(&cache, &by_key), ["spec.containers[0].env[0]"]);
-    let by_prefix =
-        with(json!({"name": "a", "envFrom": [{"prefix": "NVIDIA_VISIBLE_", "configMapRef": {"name": "c"}}]}));
-    assert_eq!(denied(&cache, &by_prefix), ["spec.containers[0].envFrom[0].prefix"]);
-    for name in [
-        "NVIDIA_MOFED",
-        "NVIDIA_NEW_DEVICES",
-        "CUDA_VERSION",
-        "DOCKER_RESOURCE_GPU",
-    ] {
-        let other = with(json!({"name": "a", "env": [{"name": name, "value": "enabled"}]}));
-        assert_eq!(denied(&cache, &other), ["spec.containers[0].env[0]"], "{name}");
-    }
-    let harmless = with(
-        json!({"name": "a", "env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"},
-        {"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "c", "key": "k"}}},
-        {"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}),
-    );
-    assert_eq!(
-        spec(&cache, &harmless)["containers"][0]["env"]
-            .as_array()
-            .unwrap()
-            .len(),
-        11
-    );
-    let harmless = with(json!({"name": "a", "envFrom": [{"prefix": "APP_", "configMapRef": {"name": "c"}}]}));
-    assert_eq!(spec(&cache, &harmless)["containers"][0]["envFrom"][0]["prefix"], "APP_");
-    let by_mount = with(
-        json!({"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/var//run/x/../nvidia-container-devices/all"}]}),
-    );
-    assert_eq!(
-        denied(&cache, &by_mount),
-        ["spec.containers[0].volumeMounts[0].mountPath"]
-    );
-}
-
-#[test]
-fn people_learn_what_a_path_of_a_mount_may_not_contain() {
-    let cache = cache(SchedulingMode::Host, |_| {});
-    let mount = json!({"name": "v", "mountPath": "/data/nvidia-container-devices-old"});
-    let spec = json!({"containers": [{"name": "a", "volumeMounts": [mount]}]});
-    let denied = Pods.translate(&cache, &name(), &pod(&spec)).unwrap_err();
-    assert_eq!(denied.len(), 1);
-    assert!(
-        denied[0].why.contains("contain nvidia-container-devices"),
-        "{}",
-        denied[0].why
-    );
-}
-
-#[test]
-fn the_class_gives_device_variables_by_name() {
-    let cache = cache(SchedulingMode::Host, |policy| {
-        policy.pods.device_variables = vec!["NVIDIA_GDS".into()];
-    });
-    let with = |name: &str| {
-        let variable = json!({"name": name, "value": "enabled"});
-        json!({"containers": [{"name": "a", "env": [variable]}], "ephemeralContainers": [{"name": "b", "env": [variable]}]})
-    };
-    let given = spec(&cache, &with("NVIDIA_GDS"));
-    for containers in ["containers", "ephemeralContainers"] {
-        let variables = json::items(&given[containers][0], &["env"]);
-        assert!(variables.iter().any(|variable| variable["name"] == "NVIDIA_GDS"));
-    }
-    assert_eq!(
-        denied(&cache, &with("NVIDIA_NVSWITCH")),
-        ["spec.containers[0].env[0]", "spec.ephemeralContainers[0].env[0]"]
-    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod any_spec;
 mod capability;
 mod class;
+mod device_variables;
 mod gates;
 mod own_taint;
 mod property;

@@ -10,7 +10,7 @@ use crate::engine::{
     test_pods::{self, annotations_of_member, change_pod, own_claims},
     test_requests::name,
     to_host,
-    turns::{self, Lane},
+    turns::{self, LineKind},
 };
 use berth_api::SyncPolicy;
 use berth_sync_rules::{
@@ -239,7 +239,7 @@ async fn a_pod_that_waits_for_requests_keeps_no_place_from_others() {
     let sync = sync_of(&engine, &of, PodSchedule::default());
     let outcome = sync.create(&Stored::new(&pod), &pod).await.unwrap();
     assert_eq!(
-        (outcome.result, engine.turns.waiting(Lane::Requests)),
+        (outcome.result, engine.turns.waiting(LineKind::Requests)),
         (turns::WAITS, 1)
     );
     assert_eq!(counts(&engine), (0, 0));

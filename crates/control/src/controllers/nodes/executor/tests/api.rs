@@ -3,6 +3,7 @@
 use super::NODES;
 use crate::testing::{self, merge};
 use berth_node_lifecycle::{Assignment, AssignmentState};
+use berth_runtime::locks::lock;
 use http::{Method, Request, Response, StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -10,7 +11,7 @@ use kube::{Client, ResourceExt, client::Body};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 use tower::service_fn;
 
@@ -182,10 +183,7 @@ pub(super) fn client_of(api: &Arc<Mutex<Api>>) -> Client {
             let (head, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            let (code, answer) =
-                api.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .answer(&head.method, &head.uri, &body);
+            let (code, answer) = lock(&api).answer(&head.method, &head.uri, &body);
             let answer = Body::from(serde_json::to_vec(&answer).unwrap());
             Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
         }

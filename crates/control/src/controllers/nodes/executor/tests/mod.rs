@@ -12,12 +12,10 @@ use crate::testing::merge;
 use api::{Api, Failing, client_of};
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
+use berth_runtime::locks::lock;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Mutex};
 
 const NODES: &str = "/api/v1/nodes";
 const TENANT: &str = "uid-1";
@@ -62,7 +60,7 @@ impl Fixture {
     }
 
     fn api(&self) -> std::sync::MutexGuard<'_, Api> {
-        self.api.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.api)
     }
 
     /// The machine that the kubelet of a node reports.

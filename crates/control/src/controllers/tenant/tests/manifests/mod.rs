@@ -19,7 +19,6 @@ use tokio::time::sleep;
 const NEXT_CHECK: Duration = Duration::from_secs(61);
 /// Time until a pass is repeated that failed or has not deleted everything.
 const RETRY: Duration = Duration::from_secs(10);
-const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/reader";
 const OTHER_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/writer";
 /// An object of a kind for which the tenant needs a server or a definition.
@@ -52,9 +51,7 @@ fn set_data(fixture: &Fixture, map: &str, data: &Value) {
 }
 
 fn set_class(fixture: &Fixture, manifests: &Value) {
-    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass",
-        "metadata": {"name": "gold", "uid": "gold"}, "spec": {"manifests": manifests}});
-    fixture.host.insert(CLASS, class);
+    fixture.set_class(&json!({ "manifests": manifests }));
 }
 
 /// A tenant of a class with one manifest, whose ConfigMap has the role `reader`.

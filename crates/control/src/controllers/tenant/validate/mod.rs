@@ -3,7 +3,7 @@
 mod running;
 
 use super::{
-    access::{self, Applied, Namespace, WithoutClass},
+    access::{self, Applied, Namespace, WithoutClass, reject},
     settings::{self, Settings},
     version,
 };
@@ -236,10 +236,6 @@ pub fn validate(
         }
     }
     Ok(())
-}
-
-fn reject(reason: &'static str, message: String) -> Result<(), ConditionUpdate> {
-    Err(ConditionUpdate::mark_false(ACCEPTED, reason, message))
 }
 
 fn suggest(action: &str, noun: &str, names: &[String]) -> String {

@@ -1,10 +1,13 @@
+//! What is forbidden, and what is withdrawn from settings.
+
+mod deadlines;
+
 use super::{
     super::{
         access::{CLASS_NOT_ALLOWED, NO_CLASS, Namespace, POOL_NOT_ALLOWED, WithoutClass},
         settings::{self, Settings},
     },
     forbidden::{ATTRIBUTES_CLASS_NOT_ALLOWED, INLINE_DRIVER_NOT_ALLOWED, STORAGE_CLASS_NOT_ALLOWED},
-    report::ENFORCED,
     *,
 };
 use crate::{authentication::ResolvedAuthentication, network::AllowedNetworks};
@@ -15,10 +18,7 @@ use berth_api::{
     network::{ClassNetwork, EgressRule},
 };
 use serde_json::{Value, json};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 const DAY: i64 = 24 * 3600;
 
@@ -330,101 +330,6 @@ fn a_deleted_class_forbids_nothing_and_no_class_is_only_reported() {
         found.iter().map(|(reason, ..)| *reason).collect::<Vec<_>>(),
         [CLASS_NOT_ALLOWED]
     );
-}
-
-fn forbidden(reason: &'static str, withdrawal: Withdrawal, grace: i64) -> Forbidden {
-    Forbidden {
-        reason,
-        object: "HostNodePool/h100".into(),
-        message: "not allowed".into(),
-        withdrawal,
-        grace,
-    }
-}
-
-#[test]
-fn a_grace_period_begins_once_and_ends_once() {
-    let of_pool = |grace| vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, grace)];
-    let first = assess(of_pool(DAY), &[], at(100));
-    assert_eq!(first.violations[0].deadline, Some(Time(at(100 + DAY))));
-    assert_eq!((first.violations[0].enforced, first.withdrawals.len()), (false, 0));
-    let later = assess(of_pool(DAY), &first.violations, at(100 + DAY - 1));
-    assert_eq!(later, first, "nothing changes before the deadline");
-    assert_eq!(
-        until_next_deadline(&first.violations, at(100 + DAY - 30)),
-        Some(Duration::from_secs(30))
-    );
-    let over = assess(of_pool(DAY), &later.violations, at(100 + DAY));
-    assert!(over.violations[0].enforced);
-    assert_eq!(over.withdrawals, [Withdrawal::OwnNodes]);
-    assert_eq!(until_next_deadline(&over.violations, at(100 + DAY)), None);
-    // The platform may change the period while it runs.
-    assert!(assess(of_pool(60), &later.violations, at(200)).violations[0].enforced);
-    assert!(!assess(of_pool(2 * DAY), &later.violations, at(100 + DAY)).violations[0].enforced);
-    // What is allowed again begins anew.
-    let allowed = assess(Vec::new(), &over.violations, at(100 + 2 * DAY));
-    assert_eq!(allowed, Assessment::default());
-    let again = assess(of_pool(DAY), &allowed.violations, at(100 + 3 * DAY));
-    assert!(!again.violations[0].enforced);
-}
-
-#[test]
-fn nothing_is_withdrawn_before_it_is_reported() {
-    let found = || vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, 0)];
-    let first = assess(found(), &[], at(100));
-    assert!(!first.violations[0].enforced);
-    assert_eq!(
-        until_next_deadline(&first.violations, at(100)),
-        Some(Duration::from_secs(1)),
-        "at once, but in another reconcile"
-    );
-    assert!(assess(found(), &first.violations, at(100)).violations[0].enforced);
-}
-
-#[test]
-fn each_violation_has_a_time_of_its_own() {
-    let first = assess(vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, DAY)], &[], at(0));
-    let both = vec![
-        forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, DAY),
-        forbidden("NetworkNotAllowed", Withdrawal::Networks, DAY),
-    ];
-    let both = assess(both, &first.violations, at(DAY - 1));
-    let since: Vec<i64> = both
-        .violations
-        .iter()
-        .map(|violation| violation.since.0.as_second())
-        .collect();
-    assert_eq!(since, [0, DAY - 1]);
-}
-
-#[test]
-fn what_is_only_reported_has_no_deadline() {
-    let only = vec![forbidden("VersionNotAllowed", Withdrawal::Nothing, 0)];
-    let first = assess(only.clone(), &[], at(0));
-    let later = assess(only, &first.violations, at(100 * DAY));
-    assert_eq!(later, first);
-    assert_eq!(condition(&later.violations).reason, "NotEnforced");
-    assert_eq!(until_next_deadline(&later.violations, at(0)), None);
-}
-
-#[test]
-fn conditions_and_events_say_when_it_is_withdrawn() {
-    let found = || vec![forbidden(POOL_NOT_ALLOWED, Withdrawal::OwnNodes, 60)];
-    let first = assess(found(), &[], at(0)).violations;
-    let pending = condition(&first);
-    assert_eq!((pending.status, pending.reason), (Some(false), "EnforcementPending"));
-    assert_eq!(
-        pending.message,
-        "not allowed. Berth withdraws it at 1970-01-01T00:01:00Z"
-    );
-    let over = assess(found(), &first, at(60)).violations;
-    assert_eq!(condition(&over).reason, "Enforced");
-    let reasons = |before: &[Violation], after: &[Violation]| -> Vec<String> {
-        events(before, after).into_iter().map(|(reason, _)| reason).collect()
-    };
-    assert_eq!(reasons(&[], &first), [POOL_NOT_ALLOWED]);
-    assert_eq!(reasons(&first, &over), [ENFORCED]);
-    assert!(reasons(&over, &over).is_empty() && reasons(&over, &[]).is_empty());
 }
 
 #[test]

@@ -8,11 +8,12 @@ use crate::{
     datastore::{ContentPage, DatastoreError, RestorePhase, RestoreRecord, TenantContents},
 };
 use berth_api::names::TenantId;
+use berth_runtime::locks::lock;
 use berth_snapshots::{Entry, Store, WriteError, Written};
 use futures::{Stream, stream};
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// How often everything is read from the beginning because etcd has dropped the history meanwhile.
@@ -129,7 +130,7 @@ async fn take_once(
         WriteError::Damaged(why) => TakeError::Unstorable(why),
         WriteError::Store(error) => TakeError::Store(error.to_string()),
     })?;
-    let found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = lock(&found);
     Ok(Taken {
         written,
         revision,
@@ -164,11 +165,7 @@ fn entries(reading: Reading) -> impl Stream<Item = Result<Entry, TakeError>> + S
                 return Ok(Some((entry, reading)));
             }
             let Some(page) = reading.page.take() else {
-                let has_identity = reading
-                    .found
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .has_identity;
+                let has_identity = lock(&reading.found).has_identity;
                 return if has_identity {
                     Ok(None)
                 } else {
@@ -190,7 +187,7 @@ fn entries(reading: Reading) -> impl Stream<Item = Result<Entry, TakeError>> + S
 
 impl Reading {
     fn keep(&mut self, page: ContentPage) -> Result<(), TakeError> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = lock(&self.found);
         for entry in page.entries.into_iter().filter(|entry| !entry.is_transient) {
             found.has_identity |= entry.key == IDENTITY_KEY.as_bytes();
             let head = entry.value.get(..HEAD).unwrap_or(&entry.value);
