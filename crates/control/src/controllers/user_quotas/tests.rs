@@ -2,6 +2,7 @@
 
 use super::{UserQuotasContext, reconcile};
 use crate::{
+    clock::Clock,
     events::EventRecorder,
     key::Key,
     metrics::{Metrics, UserQuotaLabels},
@@ -11,6 +12,7 @@ use crate::{
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_node_lifecycle::devices::{ClaimSpec, DeviceClaim};
 use berth_runtime::queue::Queue;
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{collections::HashSet, sync::Arc};
@@ -126,6 +128,7 @@ fn context(host: &ScriptedApi, stores: crate::stores::Stores) -> UserQuotasConte
     UserQuotasContext {
         client: host.client(),
         stores,
+        clock: Clock::default(),
         ledger: Arc::default(),
         queue: Queue::<Key>::new(),
         metrics: Metrics::new(&mut Registry::default()),
@@ -160,6 +163,23 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["a3", "b2", "b4"]);
     assert_eq!(fixture.condition("a3")["status"], "False");
+}
+
+#[tokio::test]
+async fn a_condition_has_the_time_of_the_host() {
+    let mut fixture = Fixture::new(1);
+    let of_host: Timestamp = "2040-01-01T00:00:00Z".parse().unwrap();
+    fixture.context.clock = Clock::at(of_host);
+    fixture.add_pod("a", "p1", "alice", 1);
+    fixture.add_pod("a", "p2", "alice", 2);
+    fixture.reconcile().await;
+    for what in ["the pod waits", "the pod may start"] {
+        let condition = fixture.condition("p2");
+        let changed: Timestamp = condition["lastTransitionTime"].as_str().unwrap().parse().unwrap();
+        assert!(changed >= of_host, "{what}: {condition}");
+        fixture.host.remove(&path("p1"));
+        fixture.reconcile().await;
+    }
 }
 
 #[tokio::test]

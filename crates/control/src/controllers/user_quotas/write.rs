@@ -9,7 +9,6 @@ use crate::{
 use berth_api::{conditions::USER_LIMIT_EXCEEDED, labels};
 use berth_quota::LimitExceeded;
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -97,7 +96,7 @@ async fn set_condition(
     why: (&str, &str),
     flips: bool,
 ) -> Result<(), ReconcileError> {
-    let condition = pod_condition(USER_LIMIT_EXCEEDED, is_true, why, flips.then(Timestamp::now));
+    let condition = pod_condition(USER_LIMIT_EXCEEDED, is_true, why, flips.then(|| context.clock.now()));
     host_pod(pod).set_condition(&context.client, &condition).await
 }
 
