@@ -19,6 +19,7 @@ use super::{
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
+    key::Key,
     syncer_report::SyncerReport,
 };
 use berth_api::TenantCluster;
@@ -28,7 +29,7 @@ use berth_runtime::locks::lock;
 use berth_sleep::activity::ActivityLog;
 use kube::{Client, ResourceExt};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -246,6 +247,8 @@ pub(super) struct LoweredLimits {
 #[derive(Default)]
 pub struct Tenants {
     memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
+    /// The UIDs of the TenantClusters that were reconciled last, by their names.
+    uids: Mutex<HashMap<Key, String>>,
     /// What the planner said last of tenants' node groups.
     groups: Mutex<NodeGroupPlans>,
     /// What it knows of nodes that tenants did not use. None: nothing was planned yet.
@@ -359,6 +362,22 @@ impl Tenants {
     /// When tenants that sleep are looked at for how their keys are stored.
     pub(super) fn looks_while_asleep(&self) -> MutexGuard<'_, LooksWhileAsleep> {
         lock(&self.looks_while_asleep)
+    }
+
+    /// Notes which TenantCluster has a name; none: nobody has it. Returns the UID of another one that had it before.
+    pub(super) fn note_uid(&self, key: Key, uid: Option<&str>) -> Option<String> {
+        let mut uids = lock(&self.uids);
+        let before = match uid {
+            Some(uid) => uids.insert(key, uid.to_owned()),
+            None => uids.remove(&key),
+        };
+        before.filter(|before| uid != Some(before.as_str()))
+    }
+
+    /// UIDs of the tenants of which something is remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> Vec<String> {
+        lock(&self.memory).keys().cloned().collect()
     }
 
     /// Forgets a tenant that is gone.

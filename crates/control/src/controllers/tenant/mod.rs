@@ -69,6 +69,7 @@ pub use validate::{AvailableCapacity, Validator, validate};
 use super::slots::Slot;
 use crate::{key::Key, quota_ledger::Verdict};
 use apply::{HostSide, Outcome};
+use berth_api::names::TenantId;
 use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
@@ -101,9 +102,15 @@ pub async fn reconcile(
             name: name.into(),
         };
         enforcement::leave_place(context, &gone);
-        return Ok(cleanup::delete_orphans(context, namespace, name).await?);
+        let pause = cleanup::delete_orphans(context, namespace, name).await?;
+        // If something is left of it, the view may be late.
+        if pause.is_none() {
+            forget_former(context, gone, name, None);
+        }
+        return Ok(pause);
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
+    forget_former(context, Key::of_tenant(&cluster), name, Some(&uid));
     let tenant = Tenant::new(context, cluster, &uid, slot);
     // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
     tenant.memory.forget_readiness();
@@ -116,6 +123,16 @@ pub async fn reconcile(
     let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;
     let pause = Box::pin(apply_spec(context, &tenant)).await?;
     Ok([pause, predecessors].into_iter().flatten().min())
+}
+
+/// Forgets what is remembered of another TenantCluster that had this name before the one with this UID, or before there was none. One for which nothing was
+/// created has no finalizer, and is gone without a clean-up: those who may create some could fill the memory otherwise.
+fn forget_former(context: &TenantContext, key: Key, name: &str, uid: Option<&str>) {
+    if let Some(former) = context.tenants.note_uid(key, uid) {
+        context.tenants.forget(&former);
+        let former = TenantId::new(name, &former);
+        context.stores.pod_activity.forget(former.slug());
+    }
 }
 
 /// Makes a tenant that is not being deleted match its spec. Returns when to reconcile it again.

@@ -46,6 +46,31 @@ async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
     }
 }
 
+#[tokio::test]
+async fn nothing_is_remembered_of_tenants_that_were_never_accepted() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "missing".into());
+    let last_activity = |fixture: &Fixture, uid: &str| {
+        let id = TenantId::new("vision", uid);
+        let activity = &fixture.context.stores.pod_activity;
+        activity.last(id.slug(), fixture.context.clock.now())
+    };
+    for uid in ["1", "2"] {
+        // It was deleted and created again between two reconciles.
+        fixture.change_tenant(|cluster| cluster["metadata"]["uid"] = uid.into());
+        fixture.reconcile().await.unwrap();
+        assert_eq!(fixture.reason("Accepted").0, "False");
+        assert_eq!(fixture.context.tenants.remembered(), [uid]);
+        assert!(last_activity(&fixture, uid).is_some());
+    }
+    fixture.host.remove(TENANT);
+    assert_eq!(fixture.reconcile().await.unwrap(), None);
+    assert!(fixture.context.tenants.remembered().is_empty());
+    for uid in ["1", "2"] {
+        assert_eq!(last_activity(&fixture, uid), None, "{uid}");
+    }
+}
+
 /// A tenant that is ready, with a pod that does not end.
 pub(super) async fn fixture_with_stubborn_pod() -> Fixture {
     let mut fixture = Fixture::new();
