@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -29,6 +29,7 @@ pub struct UserQuotaLedger {
     granted: Mutex<BTreeSet<String>>,
     projects: Mutex<BTreeMap<String, ProjectUsers>>,
     changes: AtomicU64,
+    turns: AtomicUsize,
 }
 
 impl UserQuotaLedger {
@@ -58,6 +59,11 @@ impl UserQuotaLedger {
     /// How often the users of any Project changed.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
+    }
+
+    /// The number of a pass that writes pods.
+    pub fn next_turn(&self) -> usize {
+        self.turns.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The users of a Project.

@@ -36,17 +36,28 @@ pub(super) async fn write_all(context: &UserQuotasContext, writes: Writes) -> Re
         .iter()
         .all(|length| *length <= MOST);
     let mut result = Ok(is_complete);
-    let opened: Vec<_> = open.iter().take(MOST).map(|pod| open_gate(context, pod)).collect();
+    let turn = context.ledger.next_turn();
+    let opened: Vec<_> = take_turn(&open, turn).map(|pod| open_gate(context, pod)).collect();
     let opened = run(opened).await;
-    let cleared: Vec<_> = clear.iter().take(MOST).map(|pod| clear_pod(context, pod)).collect();
+    let cleared: Vec<_> = take_turn(&clear, turn).map(|pod| clear_pod(context, pod)).collect();
     let cleared = run(cleared).await;
-    let warned = warn.iter().take(MOST);
+    let warned = take_turn(&warn, turn);
     let warned: Vec<_> = warned.map(|(pod, why)| warn_pod(context, pod, why)).collect();
     let warned = run(warned).await;
     for written in opened.into_iter().chain(cleared).chain(warned) {
         result = result.and_then(|is_complete| written.map(|()| is_complete));
     }
     result
+}
+
+/// As many as one pass writes. Of more than that each pass begins at another place: those that the host refuses keep no others back for ever.
+fn take_turn<T>(all: &[T], turn: usize) -> impl Iterator<Item = &T> {
+    let first = if all.len() > MOST {
+        turn.wrapping_mul(MOST) % all.len()
+    } else {
+        0
+    };
+    all.iter().cycle().skip(first).take(all.len().min(MOST))
 }
 
 /// Makes requests, some at the same time.
@@ -117,4 +128,22 @@ async fn publish(context: &UserQuotasContext, pod: &ObservedUserPod, message: St
         secondary: None,
     };
     context.recorder.publish(&event, &host_pod(pod).reference()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_of_many_pods_has_its_turn() {
+        let all: Vec<usize> = (0..2 * MOST + 200).collect();
+        let first: Vec<&usize> = take_turn(&all, 0).collect();
+        assert_eq!((first.len(), first[0]), (MOST, &0));
+        let turns: BTreeSet<&usize> = (0..3).flat_map(|turn| take_turn(&all, turn)).collect();
+        assert_eq!(turns.len(), all.len());
+        let few: Vec<&usize> = take_turn(&all[..3], 7).collect();
+        assert_eq!(few, [&0, &1, &2]);
+        assert_eq!(take_turn(&all[..0], 1).count(), 0);
+    }
 }
