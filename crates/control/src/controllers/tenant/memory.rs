@@ -364,7 +364,7 @@ impl Tenants {
         lock(&self.looks_while_asleep)
     }
 
-    /// Notes which TenantCluster has a name; none: nobody has it. Returns the UID of another one that had it before.
+    /// Notes which TenantCluster has a name; none: there is none of this name. Returns the UID of another one that had it before.
     pub(super) fn note_uid(&self, key: Key, uid: Option<&str>) -> Option<String> {
         let mut uids = lock(&self.uids);
         let before = match uid {
