@@ -14,12 +14,12 @@ use super::{
     restore::{RestoreUnderWay, Restores},
     rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
+    uids::Uids,
     unused_nodes,
 };
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
-    key::Key,
     syncer_report::SyncerReport,
 };
 use berth_api::TenantCluster;
@@ -29,7 +29,7 @@ use berth_runtime::locks::lock;
 use berth_sleep::activity::ActivityLog;
 use kube::{Client, ResourceExt};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -247,8 +247,8 @@ pub(super) struct LoweredLimits {
 #[derive(Default)]
 pub struct Tenants {
     memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
-    /// The UIDs of the TenantClusters that were reconciled last, by their names.
-    uids: Mutex<HashMap<Key, String>>,
+    /// Which TenantClusters had a name.
+    pub(super) uids: Uids,
     /// What the planner said last of tenants' node groups.
     groups: Mutex<NodeGroupPlans>,
     /// What it knows of nodes that tenants did not use. None: nothing was planned yet.
@@ -362,16 +362,6 @@ impl Tenants {
     /// When tenants that sleep are looked at for how their keys are stored.
     pub(super) fn looks_while_asleep(&self) -> MutexGuard<'_, LooksWhileAsleep> {
         lock(&self.looks_while_asleep)
-    }
-
-    /// Notes which TenantCluster has a name; none: there is none of this name. Returns the UID of another one that had it before.
-    pub(super) fn note_uid(&self, key: Key, uid: Option<&str>) -> Option<String> {
-        let mut uids = lock(&self.uids);
-        let before = match uid {
-            Some(uid) => uids.insert(key, uid.to_owned()),
-            None => uids.remove(&key),
-        };
-        before.filter(|before| uid != Some(before.as_str()))
     }
 
     /// UIDs of the tenants of which something is remembered.

@@ -48,6 +48,7 @@ mod syncer_absence;
 mod target;
 #[cfg(test)]
 mod tests;
+mod uids;
 mod unused_nodes;
 mod upgrade;
 mod validate;
@@ -105,12 +106,13 @@ pub async fn reconcile(
         let pause = cleanup::delete_orphans(context, namespace, name).await?;
         // If something is left of it, the view may be late.
         if pause.is_none() {
-            forget_former(context, gone, name, None);
+            forget(context, name, context.tenants.uids.take_all(&gone));
         }
         return Ok(pause);
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
-    forget_former(context, Key::of_tenant(&cluster), name, Some(&uid));
+    // What tasks do for another one ends, before what is left of it is deleted.
+    forget(context, name, context.tenants.uids.note(Key::of_tenant(&cluster), &uid));
     let tenant = Tenant::new(context, cluster, &uid, slot);
     // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
     tenant.memory.forget_readiness();
@@ -121,17 +123,19 @@ pub async fn reconcile(
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
     let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;
+    if predecessors.is_none() {
+        forget(context, name, context.tenants.uids.take_former(&tenant.key()));
+    }
     let pause = Box::pin(apply_spec(context, &tenant)).await?;
     Ok([pause, predecessors].into_iter().flatten().min())
 }
 
-/// Forgets what is remembered of another TenantCluster that had this name before the one with this UID, or before there was none. One for which nothing was
-/// created has no finalizer, and is gone without a clean-up: those who may create some could fill the memory otherwise.
-fn forget_former(context: &TenantContext, key: Key, name: &str, uid: Option<&str>) {
-    if let Some(former) = context.tenants.note_uid(key, uid) {
-        context.tenants.forget(&former);
-        let former = TenantId::new(name, &former);
-        context.stores.pod_activity.forget(former.slug());
+/// Forgets what is remembered of TenantClusters that had this name. One for which nothing was created has no finalizer, and is gone without a clean-up: those
+/// who may create some could fill the memory otherwise.
+fn forget(context: &TenantContext, name: &str, uids: impl IntoIterator<Item = String>) {
+    for uid in uids {
+        context.tenants.forget(&uid);
+        context.stores.pod_activity.forget(TenantId::new(name, &uid).slug());
     }
 }
 

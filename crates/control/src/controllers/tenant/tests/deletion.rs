@@ -10,7 +10,7 @@ use crate::{
 };
 use berth_api::names::TenantId;
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
 async fn a_tenant_that_is_deleted_leaves_nothing() {
@@ -229,12 +229,17 @@ async fn what_a_vanished_tenant_left_goes_although_another_has_its_name_and_each
         cluster["status"] = json!({});
         fixture.host.insert(TENANT, cluster);
         fixture.script.fail_call(fixture.count_calls() + number);
+        let _ = fixture.reconcile().await;
+        let slug = fixture.id.slug().to_owned();
+        // A pod of the earlier one ends later.
+        let activity = Arc::clone(&fixture.context.stores.pod_activity);
+        activity.record(&slug, true);
         for _ in 0..20 {
             let _ = fixture.reconcile().await;
         }
-        let slug = fixture.id.slug();
+        assert_eq!(activity.last(&slug, fixture.context.clock.now()), None);
         let paths = fixture.host.paths();
-        let left: Vec<&String> = paths.iter().filter(|path| path.contains(slug)).collect();
+        let left: Vec<&String> = paths.iter().filter(|path| path.contains(&slug)).collect();
         assert!(left.is_empty(), "{:?}: {left:#?}", fixture.script.failed());
         let successor = TenantId::new("vision", "7a3d");
         for namespace in [successor.control_plane_namespace(), successor.workload_namespace()] {
