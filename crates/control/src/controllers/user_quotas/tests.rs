@@ -8,6 +8,7 @@ use crate::{
     metrics::{Metrics, UserQuotaLabels},
     testing::{Script, ScriptedApi, StoreWriters},
     user_pods,
+    user_quota_ledger::REFUSED_PAUSE,
 };
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_node_lifecycle::devices::{ClaimSpec, DeviceClaim};
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{collections::HashSet, sync::Arc};
+use tokio::time::advance;
 
 const PROJECT: &str = "/apis/berth.dev/v1alpha1/projects/vision";
 const GATE: &str = "berth.dev/user-quota";
@@ -180,6 +182,39 @@ async fn a_condition_has_the_time_of_the_host() {
         fixture.host.remove(&path("p1"));
         fixture.reconcile().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_the_host_refuses_keep_no_others_back_and_are_tried_again_later() {
+    let mut fixture = Fixture::new(1000);
+    for number in 0..600 {
+        fixture.add_pod("a", &format!("bad-{number}"), "alice", 1);
+    }
+    fixture.add_pod("a", "good", "alice", 2);
+    fixture
+        .host
+        .refuse_writes(Some(("/pods/bad-", 422, "denied by a policy")));
+    let count_tries = |fixture: &Fixture| {
+        let calls = fixture.script.calls();
+        calls.iter().filter(|call| call.text.contains("/pods/bad-")).count()
+    };
+    // More than one pass writes.
+    for _ in 0..2 {
+        fixture.observe();
+        let error = reconcile(&fixture.context).await.unwrap_err();
+        assert!(error.to_string().contains("denied by a policy"), "{error}");
+    }
+    assert_eq!(fixture.started(), ["good"]);
+    assert_eq!(count_tries(&fixture), 600);
+    fixture.observe();
+    assert_eq!(reconcile(&fixture.context).await.unwrap(), Some(REFUSED_PAUSE));
+    assert_eq!(count_tries(&fixture), 600, "other pods change all the time");
+    fixture.host.refuse_writes(None);
+    advance(REFUSED_PAUSE).await;
+    for _ in 0..2 {
+        fixture.reconcile().await;
+    }
+    assert_eq!(fixture.started().len(), 601);
 }
 
 #[tokio::test]

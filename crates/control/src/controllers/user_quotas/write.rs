@@ -5,6 +5,7 @@ use crate::{
     error::ReconcileError,
     host_pods::{HostPod, ignore_gone, pod_condition},
     user_pods::ObservedUserPod,
+    user_quota_ledger::REFUSED_PAUSE,
 };
 use berth_api::{conditions::USER_LIMIT_EXCEEDED, labels};
 use berth_quota::LimitExceeded;
@@ -16,26 +17,43 @@ use kube::{
     runtime::events::{Event, EventType},
 };
 use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Requests at the same time.
 const AT_ONCE: usize = 16;
 /// Pods of each sort that one pass writes.
 const MOST: usize = 500;
+/// Pause before pods are written that one pass had no time for.
+const NEXT_PASS: Duration = Duration::from_millis(100);
 /// Reason of the condition and of the Event of a pod that waits.
 const EXCEEDED: &str = "UserLimitExceeded";
 /// Reason of the condition when the pod does not wait any more.
 const WITHIN: &str = "WithinUserLimit";
 
-/// Writes all. Returns whether that was all: another pass writes the rest.
+/// Writes all but the pods that the host has just refused to change: they are tried again later, and nothing else waits for them. Returns when
+/// another pass writes the rest.
 ///
 /// # Errors
 /// The first failure. The other pods are written all the same.
-pub(super) async fn write_all(context: &UserQuotasContext, writes: Writes) -> Result<bool, ReconcileError> {
-    let Writes { open, warn, clear } = writes;
+pub(super) async fn write_all(context: &UserQuotasContext, writes: Writes) -> Result<Option<Duration>, ReconcileError> {
+    let Writes {
+        mut open,
+        mut warn,
+        mut clear,
+    } = writes;
+    let refused = context.ledger.refused(Instant::now());
+    open.retain(|pod| !refused.contains(&pod.uid));
+    warn.retain(|(pod, _)| !refused.contains(&pod.uid));
+    clear.retain(|pod| !refused.contains(&pod.uid));
     let is_complete = [open.len(), warn.len(), clear.len()]
         .iter()
         .all(|length| *length <= MOST);
-    let mut result = Ok(is_complete);
+    let mut result = Ok(if is_complete {
+        (!refused.is_empty()).then_some(REFUSED_PAUSE)
+    } else {
+        Some(NEXT_PASS)
+    });
     let turn = context.ledger.next_turn();
     let opened: Vec<_> = take_turn(&open, turn).map(|pod| open_gate(context, pod)).collect();
     let opened = run(opened).await;
@@ -45,12 +63,12 @@ pub(super) async fn write_all(context: &UserQuotasContext, writes: Writes) -> Re
     let warned: Vec<_> = warned.map(|(pod, why)| warn_pod(context, pod, why)).collect();
     let warned = run(warned).await;
     for written in opened.into_iter().chain(cleared).chain(warned) {
-        result = result.and_then(|is_complete| written.map(|()| is_complete));
+        result = result.and_then(|pause| written.map(|()| pause));
     }
     result
 }
 
-/// As many as one pass writes. Of more than that each pass begins at another place: those that the host refuses keep no others back for ever.
+/// As many as one pass writes. Of more than that each pass begins at another place: those that fail each time keep no others back for ever.
 fn take_turn<T>(all: &[T], turn: usize) -> impl Iterator<Item = &T> {
     let first = if all.len() > MOST {
         turn.wrapping_mul(MOST) % all.len()
@@ -75,7 +93,20 @@ async fn open_gate(context: &UserQuotasContext, pod: &ObservedUserPod) -> Result
     let written = pods
         .patch(&pod.name, &PatchParams::default(), &Patch::Strategic(&body))
         .await;
-    ignore_gone(written, "let a pod start")
+    note_refusal(context, pod, ignore_gone(written, "let a pod start"))
+}
+
+/// Notes the pod if the host refuses to change it.
+fn note_refusal(
+    context: &UserQuotasContext,
+    pod: &ObservedUserPod,
+    written: Result<(), ReconcileError>,
+) -> Result<(), ReconcileError> {
+    written.inspect_err(|error| {
+        if error.refusal().is_some() {
+            context.ledger.note_refused(&pod.uid, Instant::now());
+        }
+    })
 }
 
 /// Says on a pod why it waits.
@@ -108,7 +139,8 @@ async fn set_condition(
     flips: bool,
 ) -> Result<(), ReconcileError> {
     let condition = pod_condition(USER_LIMIT_EXCEEDED, is_true, why, flips.then(|| context.clock.now()));
-    host_pod(pod).set_condition(&context.client, &condition).await
+    let written = host_pod(pod).set_condition(&context.client, &condition).await;
+    note_refusal(context, pod, written)
 }
 
 fn host_pod(pod: &ObservedUserPod) -> HostPod<'_> {
