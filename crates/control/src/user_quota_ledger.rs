@@ -16,8 +16,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Pause before a pod is written again that the host refused to change.
-pub const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// Pause before a pod is written again that the host refused to change. Often enough for the alert `BerthReconcileErrors`, if that goes on.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(15);
 
 /// The users of a Project, for its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

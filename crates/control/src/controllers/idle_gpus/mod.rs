@@ -243,8 +243,12 @@ async fn carry_out(
             memory.pause(tenant);
             return Err(error);
         }
-        let slug = tenant.id.slug();
-        tracing::warn!(tenant = slug, workload = ?decision.workload, %error, "cannot warn a workload: it is not reclaimed in this pass");
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            workload = ?decision.workload,
+            %error,
+            "cannot warn a workload: it is not reclaimed in this pass"
+        );
         memory.pause_workload(tenant, &decision.workload);
         if let Some(state) = &mut decision.state {
             state.paused = true;
