@@ -52,8 +52,9 @@ impl EventRecorder {
         }
         let name = event.name_any();
         let before = events.get(&name).await?;
+        // In the namespace of a team others may have written it.
         let series = EventSeries {
-            count: before.series.map_or(1, |series| series.count) + 1,
+            count: before.series.map_or(1, |series| series.count).saturating_add(1),
             last_observed_time: MicroTime(Timestamp::now()),
         };
         let series = Patch::Merge(json!({"series": series}));
@@ -132,6 +133,33 @@ mod tests {
             events,
             [(json!("for speech"), json!(null)), (json!("for vision"), json!(3))]
         );
+    }
+
+    #[tokio::test]
+    async fn an_event_in_which_somebody_wrote_the_largest_count_keeps_it() {
+        let host = ScriptedApi::new("host", &Script::default());
+        let recorder = EventRecorder::new(host.client());
+        let tenant = ObjectReference {
+            kind: Some("TenantCluster".into()),
+            name: Some("vision".into()),
+            namespace: Some("team".into()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "Ready".into(),
+            note: None,
+            action: "Ready".into(),
+            secondary: None,
+        };
+        recorder.publish(&event, &tenant).await;
+        let name = host_event(&event, &tenant, Timestamp::UNIX_EPOCH).name_any();
+        let path = format!("/apis/events.k8s.io/v1/namespaces/team/events/{name}");
+        let mut written = host.get(&path).unwrap();
+        written["series"] = json!({"count": i32::MAX, "lastObservedTime": MicroTime(Timestamp::UNIX_EPOCH)});
+        host.insert(&path, written);
+        recorder.publish(&event, &tenant).await;
+        assert_eq!(host.get(&path).unwrap()["series"]["count"], i32::MAX);
     }
 
     #[test]

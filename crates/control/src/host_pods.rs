@@ -73,9 +73,18 @@ pub(crate) fn pod_condition(
 pub(crate) fn ignore_gone(written: kube::Result<Pod>, what: &'static str) -> Result<(), ReconcileError> {
     match written {
         Ok(_) => Ok(()),
-        Err(error) if [404, 409, 422].iter().any(|code| is_status(&error, *code)) => Ok(()),
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) || has_other_uid(&error) => Ok(()),
         Err(error) => Err(api(what)(error)),
     }
+}
+
+/// Whether an API server says that the UID cannot change. Admission policies answer with 422 as well, and what they reject is an error.
+fn has_other_uid(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 422 && causes.any(|cause| cause.field == "metadata.uid")
 }
 
 #[cfg(test)]
@@ -85,10 +94,22 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_gone_or_another_one_is_no_error() {
-        for (code, is_ok) in [(404, true), (409, true), (422, true), (403, false), (500, false)] {
-            let status = Status::failure("no", "Unknown").with_code(code);
+        let uid = json!({"causes": [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]});
+        // As an admission policy rejects it.
+        let policy = json!({"causes": [{"message": "denied"}]});
+        for (code, details, is_ok) in [
+            (404, None, true),
+            (409, None, true),
+            (422, Some(&uid), true),
+            (422, Some(&policy), false),
+            (422, None, false),
+            (403, None, false),
+            (500, Some(&uid), false),
+        ] {
+            let mut status = Status::failure("no", "Unknown").with_code(code);
+            status.details = details.map(|details| serde_json::from_value(details.clone()).unwrap());
             let written = ignore_gone(Err(kube::Error::Api(status.boxed())), "patch a pod");
-            assert_eq!(written.is_ok(), is_ok, "{code}");
+            assert_eq!(written.is_ok(), is_ok, "{code} {details:?}");
         }
         assert!(ignore_gone(Ok(Pod::default()), "patch a pod").is_ok());
     }

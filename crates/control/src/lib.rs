@@ -217,6 +217,7 @@ fn build_user_quotas(config: &ControlConfig, stores: &Stores, queue: &Queue<Key>
     UserQuotasContext {
         client: config.client.clone(),
         stores: stores.clone(),
+        clock: config.clock.clone(),
         ledger: Arc::default(),
         queue: queue.clone(),
         metrics: config.metrics.clone(),

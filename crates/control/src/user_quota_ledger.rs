@@ -7,12 +7,17 @@
 use berth_api::UserStatus;
 use berth_runtime::locks::lock;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
+use tokio::time::Instant;
+
+/// Pause before a pod is written again that the host refused to change. Often enough for the alert `BerthReconcileErrors`, if that goes on.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(15);
 
 /// The users of a Project, for its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +34,9 @@ pub struct UserQuotaLedger {
     granted: Mutex<BTreeSet<String>>,
     projects: Mutex<BTreeMap<String, ProjectUsers>>,
     changes: AtomicU64,
+    turns: AtomicUsize,
+    /// When the host refused to change a pod, by its UID.
+    refused: Mutex<HashMap<String, Instant>>,
 }
 
 impl UserQuotaLedger {
@@ -60,6 +68,23 @@ impl UserQuotaLedger {
         self.changes.load(Ordering::Relaxed)
     }
 
+    /// The number of a pass that writes pods.
+    pub fn next_turn(&self) -> usize {
+        self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes that the host refuses to change a pod.
+    pub fn note_refused(&self, uid: &str, now: Instant) {
+        lock(&self.refused).insert(uid.to_owned(), now);
+    }
+
+    /// UIDs of the pods that the host refused to change in the last [`REFUSED_PAUSE`].
+    pub fn refused(&self, now: Instant) -> HashSet<String> {
+        let mut refused = lock(&self.refused);
+        refused.retain(|_, at| now.duration_since(*at) < REFUSED_PAUSE);
+        refused.keys().cloned().collect()
+    }
+
     /// The users of a Project.
     pub fn users_of(&self, project: &str) -> ProjectUsers {
         lock(&self.projects).get(project).cloned().unwrap_or_default()
@@ -77,5 +102,15 @@ mod tests {
         assert_eq!(ledger.granted(&HashSet::from(["a", "b", "c"])).len(), 2);
         assert_eq!(ledger.granted(&HashSet::from(["b"])), ["b".to_owned()].into());
         assert_eq!(ledger.granted(&HashSet::from(["a", "b"])), ["b".to_owned()].into());
+    }
+
+    #[test]
+    fn a_pod_that_the_host_refused_to_change_is_left_out_for_a_while() {
+        let (ledger, now) = (UserQuotaLedger::default(), Instant::now());
+        ledger.note_refused("a", now);
+        ledger.note_refused("b", now + REFUSED_PAUSE / 2);
+        assert_eq!(ledger.refused(now + REFUSED_PAUSE / 2).len(), 2);
+        assert_eq!(ledger.refused(now + REFUSED_PAUSE), ["b".to_owned()].into());
+        assert!(ledger.refused(now + 2 * REFUSED_PAUSE).is_empty());
     }
 }

@@ -116,7 +116,7 @@ impl Home {
         }
     }
 
-    /// Checks that the directory may be removed: it is a home of this user, or nothing is in it.
+    /// Checks that the directory may be removed: it is a home of this user, or one of this user in which nothing is. A missing one may be.
     ///
     /// # Errors
     /// [`Error::NotPrivate`] and [`Error::NotAHome`] when it may not be removed, [`Error::File`] when it cannot be looked at.
@@ -124,11 +124,14 @@ impl Home {
         if self.exists() {
             return self.check_owner();
         }
-        if entries(&self.root)?.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::NotAHome(self.root.clone()))
+        if !entries(&self.root)?.is_empty() {
+            return Err(Error::NotAHome(self.root.clone()));
         }
+        // Root can remove an empty directory of another user.
+        if self.root.exists() && self.metadata()?.uid() != geteuid().as_raw() {
+            return Err(Error::NotPrivate(self.root.clone()));
+        }
+        Ok(())
     }
 
     /// Checks that the directory belongs to this user, and that nobody else can enter it.
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_of_another_user_becomes_no_home() {
+    fn an_empty_directory_of_another_user_becomes_no_home_and_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         // Only root could go on in it, and only root can make one.
         if chown(dir.path(), Some(12_345), None).is_err() {
@@ -344,6 +347,8 @@ mod tests {
         let home = Home::new(dir.path());
         assert!(matches!(home.create(), Err(Error::NotPrivate(_))));
         assert!(!home.exists());
+        assert!(matches!(crate::destroy(home.root()), Err(Error::NotPrivate(_))));
+        assert!(home.root().exists());
         chown(dir.path(), Some(geteuid().as_raw()), None).unwrap();
         home.create().unwrap();
     }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Environment variable in which every supervised process carries the absolute path of its record.
 ///
+/// Only processes of the calling user count: everybody can give a process of their own any environment.
+///
 /// A process that was not started by a [`crate::Supervisor`] may carry it too, so that [`crate::reap_marked`] finds it.
 pub const MARKER: &str = "BERTH_PROCESS";
 
@@ -69,8 +71,8 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// The record path a process carries in its environment; none for unmarked, foreign and dead processes. Blocks while the process
-/// is in `execve`.
+/// The record path a process carries in its environment; none for unmarked and dead processes, and for those of other users. Blocks
+/// while the process is in `execve`.
 pub(crate) fn read_marker(pid: u32) -> Option<PathBuf> {
     find_markers(vec![pid]).pop().map(|(_, marker)| marker)
 }
@@ -98,7 +100,10 @@ fn find_markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
                 return false;
             };
             if let Some(marker) = parse_marker(&environment) {
-                found.push((*pid, marker));
+                // Root reads the environment of all processes.
+                if is_own(*pid) {
+                    found.push((*pid, marker));
+                }
                 return false;
             }
             match read_stat(*pid).map(|stat| stat.environment) {
@@ -119,6 +124,20 @@ fn find_markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
         #[expect(clippy::disallowed_methods, reason = "it reads files, which blocks as well")]
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether this user started a process. That is its real user: a program that others start with the rights of this user, such as `su`,
+/// has the environment that they gave it.
+fn is_own(pid: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::read(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| parse_real_user(&String::from_utf8_lossy(&status)) == Some(own))
+}
+
+/// The first user ID of `/proc/<pid>/status` is the real one. The kernel escapes line breaks in names of programs, which come before.
+fn parse_real_user(status: &str) -> Option<u32> {
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn parse_marker(environment: &[u8]) -> Option<PathBuf> {
@@ -145,6 +164,16 @@ mod tests {
             })
         );
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn the_user_of_a_process_is_the_one_that_started_it() {
+        // Such as `su`, which a user has started: the effective user is root.
+        let status =
+            "Name:\tsu\nUmask:\t0022\nState:\tS (sleeping)\nUid:\t1000\t0\t0\t0\nGid:\t1000\t1000\t1000\t1000\n";
+        assert_eq!(parse_real_user(status), Some(1000));
+        assert_eq!(parse_real_user("Name:\tUid:\t0\n"), None);
+        assert!(is_own(std::process::id()));
     }
 
     #[test]

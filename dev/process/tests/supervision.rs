@@ -368,3 +368,39 @@ async fn everything_under_a_directory_can_be_ended() {
     assert_eq!(ended, 1);
     assert!(!alive(running));
 }
+
+#[tokio::test]
+async fn processes_of_other_users_are_neither_ended_nor_adopted() {
+    // Only root reads the environment of others, can end them, and can start a process of another user.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor.ensure(scene.sleeper("a")).await.unwrap();
+    let own = pid(&supervisor, "a");
+    supervisor.release();
+    drop(supervisor);
+    // Everybody can name the record in the environment of a process of their own.
+    let record = scene.run_dir().canonicalize().unwrap().join("a.json");
+    let mut foreign = Command::new("/bin/sleep")
+        .arg("1000")
+        .env(MARKER, &record)
+        .uid(12_345)
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let supervisor = scene.supervisor().await;
+    let adopted = pid(&supervisor, "a");
+    supervisor.shutdown(false).await.unwrap();
+    let dir = scene.dir.path().to_owned();
+    let ended = tokio::task::spawn_blocking(move || reap_marked(&dir, Duration::ZERO))
+        .await
+        .unwrap();
+    let is_running = foreign.try_wait().unwrap().is_none();
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+    assert!(is_running);
+    assert_eq!((ended.unwrap(), adopted), (1, own));
+    assert!(!alive(own));
+}

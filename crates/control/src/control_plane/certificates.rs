@@ -12,7 +12,7 @@ use super::{
 use berth_pki::{
     Certificate, CertificateAuthority, Error as PkiError, LeafRequest, ServiceAccountKey, Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
-    renew_at,
+    not_before, renew_at,
 };
 use jiff::Timestamp;
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
@@ -271,6 +271,12 @@ impl Issued {
     }
 }
 
+/// Whether a certificate is valid now, and not due for renewal. One that is valid later was made while the clock of a control was ahead: nobody
+/// accepts it, and it would be replaced after two thirds of its life only.
+fn is_to_be_kept(cert_pem: &str, now: Timestamp) -> bool {
+    not_before(cert_pem).is_ok_and(|from| from <= now) && renew_at(cert_pem).is_ok_and(|at| at > now)
+}
+
 /// Leaf certificates that were issued before, as they are stored, and those that a rendering used.
 #[derive(Clone, Debug)]
 pub struct LeafStore {
@@ -294,7 +300,7 @@ impl LeafStore {
         }
     }
 
-    /// The certificate called `name`: the stored one if it has the same contents, comes from the same authority and is not
+    /// The certificate called `name`: the stored one if it has the same contents, comes from the same authority, is valid already and not
     /// due for renewal, else a new one.
     ///
     /// # Errors
@@ -308,9 +314,7 @@ impl LeafStore {
         let (cert_name, key_name, mark_name) = (format!("{name}.crt"), format!("{name}.key"), format!("{name}.mark"));
         let mark = leaf.fingerprint(authority);
         let earlier = match (self.stored.get(&cert_name), self.stored.get(&key_name)) {
-            (Some(cert), Some(key))
-                if self.stored.get(&mark_name) == Some(&mark) && renew_at(cert).is_ok_and(|at| at > self.now) =>
-            {
+            (Some(cert), Some(key)) if self.stored.get(&mark_name) == Some(&mark) && is_to_be_kept(cert, self.now) => {
                 Some(Issued {
                     cert_pem: cert.clone(),
                     key_pem: key.clone(),

@@ -224,6 +224,22 @@ fn rendering_again_gives_the_same_bytes_until_a_renewal_is_due() {
 }
 
 #[test]
+fn certificates_from_a_clock_that_was_ahead_are_replaced() {
+    let fixture = Fixture::new();
+    let now = Timestamp::now();
+    let mut leaves = LeafStore::new(BTreeMap::new(), now);
+    let first = fixture.render(&mut leaves);
+    let stored = leaves.into_data();
+    // Certificates are valid from five minutes before they are made.
+    let mut behind = LeafStore::new(stored.clone(), now - SignedDuration::from_mins(4));
+    assert_eq!(fixture.render(&mut behind), first);
+    let mut far_behind = LeafStore::new(stored, now - SignedDuration::from_mins(10));
+    let replaced = fixture.render(&mut far_behind);
+    assert_ne!(replaced[0].files["tls.crt"], first[0].files["tls.crt"]);
+    assert_eq!(replaced[0].files["client-ca.crt"], first[0].files["client-ca.crt"]);
+}
+
+#[test]
 fn tokens_name_the_gateway_if_the_tenant_says_so_and_those_that_exist_stay_valid() {
     const GATEWAY: &str = "https://vision.team.clusters.example.com";
     let mut fixture = Fixture::new();

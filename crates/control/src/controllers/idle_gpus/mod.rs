@@ -118,8 +118,8 @@ async fn run_pass(context: &IdleGpusContext, memory: &mut Memory) {
     context.metrics.gpus.set_all(activity);
     drop(known);
     let mut written = Vec::new();
-    for (tenant, decisions) in evaluated {
-        match carry_out(context, memory, &tenant, &decisions, &unrequested).await {
+    for (tenant, mut decisions) in evaluated {
+        match carry_out(context, memory, &tenant, &mut decisions, &unrequested).await {
             Ok(()) => written.push((tenant, decisions)),
             Err(error) => tracing::warn!(
                 tenant = tenant.id.slug(),
@@ -188,12 +188,13 @@ async fn collect_metrics(
     found
 }
 
-/// Writes what was decided about a tenant: first where the workloads are, then the warnings.
+/// Writes what was decided about a tenant: first where the workloads are, then the warnings. A workload of which the host refuses to change a pod is
+/// not due.
 async fn carry_out(
     context: &IdleGpusContext,
     memory: &mut Memory,
     tenant: &ObservedTenant,
-    decisions: &[Decision],
+    decisions: &mut [Decision],
     unrequested: &UnrequestedByTenant,
 ) -> Result<(), crate::error::ReconcileError> {
     let before = memory.states(tenant).clone();
@@ -210,10 +211,23 @@ async fn carry_out(
     let new: Vec<&Decision> = decisions.iter().filter(is_new).collect();
     warn::publish_on_tenant(context, tenant, &new).await;
     for decision in decisions {
-        if let Err(error) = warn::update_pods(context, memory, tenant, decision).await {
-            // Who may not have been warned gets the time of the step again.
+        let Err(error) = warn::update_pods(context, memory, tenant, decision).await else {
+            continue;
+        };
+        // Who may not have been warned gets the time of the step again.
+        if error.refusal().is_none() {
             memory.pause(tenant);
             return Err(error);
+        }
+        tracing::warn!(
+            tenant = tenant.id.slug(),
+            workload = ?decision.workload,
+            %error,
+            "cannot warn a workload: it is not reclaimed in this pass"
+        );
+        memory.pause_workload(tenant, &decision.workload);
+        if let Some(state) = &mut decision.state {
+            state.paused = true;
         }
     }
     Ok(())

@@ -285,6 +285,14 @@ impl Memory {
         }
     }
 
+    /// The same for one workload of a tenant.
+    pub(super) fn pause_workload(&mut self, tenant: &ObservedTenant, workload: &WorkloadName) {
+        let known = self.by_tenant.get_mut(&tenant.uid);
+        if let Some(state) = known.and_then(|(_, states)| states.get_mut(workload)) {
+            state.paused = true;
+        }
+    }
+
     /// Forgets a tenant whose class no longer reclaims GPUs.
     pub(super) fn forget(&mut self, tenant: &ObservedTenant) {
         self.by_tenant.remove(&tenant.uid);

@@ -47,7 +47,8 @@ impl Wanted {
     }
 }
 
-/// Sets the conditions of the pods of a workload and publishes an Event for each change.
+/// Sets the conditions of the pods of a workload and publishes an Event for each change. A pod that the host refuses to change keeps nothing from
+/// the others.
 ///
 /// # Errors
 /// The host's API server refuses or does not answer.
@@ -62,6 +63,7 @@ pub(super) async fn update_pods(
         .filter(|_| tenant.policy.mode == IdleReclaimMode::Enforce);
     let message = describe(decision, &tenant.policy);
     let mut events = 0;
+    let mut result = Ok(());
     for pod in &decision.pods {
         let Some(wanted) = wanted(pod, step, &message) else {
             continue;
@@ -69,17 +71,20 @@ pub(super) async fn update_pods(
         if wanted.is_observed(pod.condition.as_ref()) {
             continue;
         }
-        set_condition(context, pod, &wanted).await?;
+        let written = keep_refusal(set_condition(context, pod, &wanted).await, &mut result)?;
+        if !written {
+            continue;
+        }
         if events < MAX_EVENTS && memory.published.get(&pod.uid) != Some(&wanted.reason) {
             publish(context, pod, &wanted).await;
             memory.published.insert(pod.uid.clone(), wanted.reason);
             events += 1;
         }
     }
-    Ok(())
+    result
 }
 
-/// Takes back the conditions of pods that nothing is held against.
+/// Takes back the conditions of pods that nothing is held against. A pod that the host refuses to change keeps nothing from the others.
 ///
 /// # Errors
 /// The host's API server refuses or does not answer.
@@ -88,13 +93,34 @@ pub(super) async fn clear_pods(
     memory: &mut Memory,
     pods: &[Arc<GpuPod>],
 ) -> Result<(), ReconcileError> {
+    let mut result = Ok(());
     for pod in pods {
         memory.published.remove(&pod.uid);
         if let Some(wanted) = wanted(pod, None, "") {
-            set_condition(context, pod, &wanted).await?;
+            keep_refusal(set_condition(context, pod, &wanted).await, &mut result)?;
         }
     }
-    Ok(())
+    result
+}
+
+/// Whether a pod was written. Keeps the first refusal in `first`, for when the other pods are written.
+///
+/// # Errors
+/// The host's API server does not answer, or refuses all of it.
+fn keep_refusal(
+    written: Result<(), ReconcileError>,
+    first: &mut Result<(), ReconcileError>,
+) -> Result<bool, ReconcileError> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.refusal().is_some() => {
+            if first.is_ok() {
+                *first = Err(error);
+            }
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// None for a pod that need not say anything.

@@ -17,7 +17,6 @@ use berth_api::{
 use berth_quota::{
     Amounts, Claim, Decision, Outcome, Projects, QuotaUse, validate_organization, validate_project, validate_resources,
 };
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use serde::Serialize;
@@ -110,7 +109,7 @@ fn organization_status(
         waiting_tenants: Some(tenants.waiting),
         quota_summary: QuotaSummary::of(&quotas),
         quotas,
-        conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
+        conditions: conditions::merge(&before.conditions, &updates, generation, context.clock.now()),
     }
 }
 
@@ -140,7 +139,7 @@ fn project_status(
         quotas,
         users,
         users_not_listed: (not_listed > 0).then_some(not_listed),
-        conditions: conditions::merge(&before.conditions, &updates, generation, Timestamp::now()),
+        conditions: conditions::merge(&before.conditions, &updates, generation, context.clock.now()),
     }
 }
 

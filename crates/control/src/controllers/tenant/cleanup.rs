@@ -164,9 +164,9 @@ async fn delete_orphan(
     let mut gone = TenantCluster::new(name, TenantClusterSpec::default());
     gone.metadata.namespace = Some(namespace.into());
     gone.metadata.uid = Some(uid.into());
-    if delete_next(context, &gone, &TenantId::new(name, uid)).await?.is_none() {
-        context.tenants.forget(uid);
-    }
+    // What is remembered of it meanwhile is forgotten once nothing is left.
+    context.tenants.uids.note_former(Key::of_tenant(&gone), uid);
+    delete_next(context, &gone, &TenantId::new(name, uid)).await?;
     Ok(POLL)
 }
 

@@ -14,6 +14,7 @@ use super::{
     restore::{RestoreUnderWay, Restores},
     rewriting::Rewriting,
     syncer_absence::SyncerAbsence,
+    uids::Uids,
     unused_nodes,
 };
 use crate::{
@@ -246,6 +247,8 @@ pub(super) struct LoweredLimits {
 #[derive(Default)]
 pub struct Tenants {
     memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
+    /// Which TenantClusters had a name.
+    pub(super) uids: Uids,
     /// What the planner said last of tenants' node groups.
     groups: Mutex<NodeGroupPlans>,
     /// What it knows of nodes that tenants did not use. None: nothing was planned yet.
@@ -359,6 +362,12 @@ impl Tenants {
     /// When tenants that sleep are looked at for how their keys are stored.
     pub(super) fn looks_while_asleep(&self) -> MutexGuard<'_, LooksWhileAsleep> {
         lock(&self.looks_while_asleep)
+    }
+
+    /// UIDs of the tenants of which something is remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> Vec<String> {
+        lock(&self.memory).keys().cloned().collect()
     }
 
     /// Forgets a tenant that is gone.

@@ -48,6 +48,7 @@ mod syncer_absence;
 mod target;
 #[cfg(test)]
 mod tests;
+mod uids;
 mod unused_nodes;
 mod upgrade;
 mod validate;
@@ -69,6 +70,7 @@ pub use validate::{AvailableCapacity, Validator, validate};
 use super::slots::Slot;
 use crate::{key::Key, quota_ledger::Verdict};
 use apply::{HostSide, Outcome};
+use berth_api::names::TenantId;
 use expiration::{Deletion, Expiration};
 use fetch::ObservedNodes;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
@@ -101,9 +103,16 @@ pub async fn reconcile(
             name: name.into(),
         };
         enforcement::leave_place(context, &gone);
-        return Ok(cleanup::delete_orphans(context, namespace, name).await?);
+        let pause = cleanup::delete_orphans(context, namespace, name).await?;
+        // If something is left of it, the view may be late.
+        if pause.is_none() {
+            forget(context, name, context.tenants.uids.take_all(&gone));
+        }
+        return Ok(pause);
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
+    // What tasks do for another one ends, before what is left of it is deleted.
+    forget(context, name, context.tenants.uids.note(Key::of_tenant(&cluster), &uid));
     let tenant = Tenant::new(context, cluster, &uid, slot);
     // Until it has been asked. What fails or ends before that keeps it from being asked, and nobody knows then whether it is ready.
     tenant.memory.forget_readiness();
@@ -114,8 +123,20 @@ pub async fn reconcile(
         return Box::pin(cleanup::delete_tenant(context, &tenant)).await;
     }
     let predecessors = Box::pin(cleanup::delete_predecessors(context, &tenant.cluster)).await;
+    if predecessors.is_none() {
+        forget(context, name, context.tenants.uids.take_former(&tenant.key()));
+    }
     let pause = Box::pin(apply_spec(context, &tenant)).await?;
     Ok([pause, predecessors].into_iter().flatten().min())
+}
+
+/// Forgets what is remembered of TenantClusters that had this name. One for which nothing was created has no finalizer, and is gone without a clean-up: those
+/// who may create some could fill the memory otherwise.
+fn forget(context: &TenantContext, name: &str, uids: impl IntoIterator<Item = String>) {
+    for uid in uids {
+        context.tenants.forget(&uid);
+        context.stores.pod_activity.forget(TenantId::new(name, &uid).slug());
+    }
 }
 
 /// Makes a tenant that is not being deleted match its spec. Returns when to reconcile it again.

@@ -23,6 +23,8 @@ use std::{
 
 /// How long it is remembered whose slug it was, when a tenant is gone: until what it had has left it.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
+/// The same of a tenant that was never seen to have anything. Those who may create tenants can create very many that are not accepted.
+const UNUSED_REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
 
 /// What is remembered from one pass to the next. Without it a pass counts what objects prove.
 #[derive(Debug, Default)]
@@ -47,6 +49,8 @@ pub(super) struct Facts {
     pub(super) class: Option<String>,
     pub(super) project: Option<String>,
     pub(super) organization: Option<String>,
+    /// Whether something was created for it, as it was seen, or it has a record.
+    has_been_used: bool,
     /// None: it is gone.
     cluster: Option<Arc<TenantCluster>>,
     /// When it was noticed that it is gone.
@@ -85,6 +89,12 @@ impl Facts {
 }
 
 impl Memory {
+    /// Slugs of the tenants that are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> Vec<&str> {
+        self.tenants.keys().map(String::as_str).collect()
+    }
+
     /// Takes the tenant of a stored record. It may be gone, and a node may not have left it yet.
     pub(super) fn remember(&mut self, record: &UsageRecord) {
         let tenant = &record.spec.tenant;
@@ -95,6 +105,7 @@ impl Memory {
             class: line.and_then(|line| line.class_name.clone()),
             project: line.and_then(|line| line.project_name.clone()),
             organization: line.and_then(|line| line.organization_name.clone()),
+            has_been_used: true,
             cluster: None,
             gone_at: None,
         });
@@ -199,6 +210,7 @@ impl Memory {
                     uid,
                     slug: slug.clone(),
                 },
+                has_been_used: is_created(&cluster) || self.tenants.get(&slug).is_some_and(|known| known.has_been_used),
                 cluster: Some(Arc::clone(&cluster)),
                 gone_at: None,
             };
@@ -210,7 +222,12 @@ impl Memory {
         }
         self.tenants.retain(|_, facts| {
             let gone_at = *facts.gone_at.get_or_insert(now);
-            facts.cluster.is_some() || now.duration_since(gone_at) < REMEMBERED
+            let remembered = if facts.has_been_used {
+                REMEMBERED
+            } else {
+                UNUSED_REMEMBERED
+            };
+            facts.cluster.is_some() || now.duration_since(gone_at) < remembered
         });
         self.modes.retain(&self.tenants);
         identities

@@ -1,6 +1,8 @@
 //! What the controller of users' quotas works with.
 
-use crate::{events::EventRecorder, key::Key, metrics::Metrics, stores::Stores, user_quota_ledger::UserQuotaLedger};
+use crate::{
+    clock::Clock, events::EventRecorder, key::Key, metrics::Metrics, stores::Stores, user_quota_ledger::UserQuotaLedger,
+};
 use berth_runtime::queue::Queue;
 use kube::Client;
 use std::sync::Arc;
@@ -11,6 +13,8 @@ pub struct UserQuotasContext {
     pub client: Client,
     /// The host's objects, as watches know them.
     pub stores: Stores,
+    /// The clock of the host, for conditions.
+    pub clock: Clock,
     /// What was decided last.
     pub ledger: Arc<UserQuotaLedger>,
     /// Objects that wait to be reconciled.

@@ -23,8 +23,6 @@ use std::{
 
 /// Pause before the status of a Project is written, so that many pods that start are one write.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
-/// Pause before pods are written that one pass had no time for.
-const NEXT_PASS: Duration = Duration::from_millis(100);
 
 /// What is to be written.
 #[derive(Default)]
@@ -73,8 +71,7 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
     if context.ledger.set_projects(projects) {
         context.queue.add_after(Key::Quotas, STATUS_PAUSE);
     }
-    let is_complete = write::write_all(context, writes).await?;
-    Ok((!is_complete).then_some(NEXT_PASS))
+    write::write_all(context, writes).await
 }
 
 impl Writes {

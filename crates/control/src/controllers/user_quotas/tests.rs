@@ -2,18 +2,22 @@
 
 use super::{UserQuotasContext, reconcile};
 use crate::{
+    clock::Clock,
     events::EventRecorder,
     key::Key,
     metrics::{Metrics, UserQuotaLabels},
     testing::{Script, ScriptedApi, StoreWriters},
     user_pods,
+    user_quota_ledger::REFUSED_PAUSE,
 };
 use berth_api::{TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_node_lifecycle::devices::{ClaimSpec, DeviceClaim};
 use berth_runtime::queue::Queue;
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{collections::HashSet, sync::Arc};
+use tokio::time::advance;
 
 const PROJECT: &str = "/apis/berth.dev/v1alpha1/projects/vision";
 const GATE: &str = "berth.dev/user-quota";
@@ -126,6 +130,7 @@ fn context(host: &ScriptedApi, stores: crate::stores::Stores) -> UserQuotasConte
     UserQuotasContext {
         client: host.client(),
         stores,
+        clock: Clock::default(),
         ledger: Arc::default(),
         queue: Queue::<Key>::new(),
         metrics: Metrics::new(&mut Registry::default()),
@@ -160,6 +165,56 @@ async fn pods_beyond_the_limit_wait_in_all_tenants_of_the_project() {
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["a3", "b2", "b4"]);
     assert_eq!(fixture.condition("a3")["status"], "False");
+}
+
+#[tokio::test]
+async fn a_condition_has_the_time_of_the_host() {
+    let mut fixture = Fixture::new(1);
+    let of_host: Timestamp = "2040-01-01T00:00:00Z".parse().unwrap();
+    fixture.context.clock = Clock::at(of_host);
+    fixture.add_pod("a", "p1", "alice", 1);
+    fixture.add_pod("a", "p2", "alice", 2);
+    fixture.reconcile().await;
+    for what in ["the pod waits", "the pod may start"] {
+        let condition = fixture.condition("p2");
+        let changed: Timestamp = condition["lastTransitionTime"].as_str().unwrap().parse().unwrap();
+        assert!(changed >= of_host, "{what}: {condition}");
+        fixture.host.remove(&path("p1"));
+        fixture.reconcile().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_the_host_refuses_keep_no_others_back_and_are_tried_again_later() {
+    let mut fixture = Fixture::new(1000);
+    for number in 0..600 {
+        fixture.add_pod("a", &format!("bad-{number}"), "alice", 1);
+    }
+    fixture.add_pod("a", "good", "alice", 2);
+    fixture
+        .host
+        .refuse_writes(Some(("/pods/bad-", 422, "denied by a policy")));
+    let count_tries = |fixture: &Fixture| {
+        let calls = fixture.script.calls();
+        calls.iter().filter(|call| call.text.contains("/pods/bad-")).count()
+    };
+    // More than one pass writes.
+    for _ in 0..2 {
+        fixture.observe();
+        let error = reconcile(&fixture.context).await.unwrap_err();
+        assert!(error.to_string().contains("denied by a policy"), "{error}");
+    }
+    assert_eq!(fixture.started(), ["good"]);
+    assert_eq!(count_tries(&fixture), 600);
+    fixture.observe();
+    assert_eq!(reconcile(&fixture.context).await.unwrap(), Some(REFUSED_PAUSE));
+    assert_eq!(count_tries(&fixture), 600, "other pods change all the time");
+    fixture.host.refuse_writes(None);
+    advance(REFUSED_PAUSE).await;
+    for _ in 0..2 {
+        fixture.reconcile().await;
+    }
+    assert_eq!(fixture.started().len(), 601);
 }
 
 #[tokio::test]

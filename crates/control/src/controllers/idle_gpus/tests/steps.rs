@@ -5,7 +5,7 @@ use crate::{
     controllers::idle_gpus::tenants::Memory,
     metrics::{GpuActivityLabels, ResultLabels, TenantLabels},
 };
-use berth_api::IdleReclaimMode;
+use berth_api::{IdleReclaimMode, names::TenantId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -191,6 +191,35 @@ async fn the_time_of_a_step_starts_when_the_pods_are_warned() {
     assert_eq!(fleet.step().as_deref(), Some("WarnedAgain"));
     fleet.run(1).await;
     assert_eq!(fleet.step().as_deref(), Some("CheckpointRequested"));
+}
+
+#[tokio::test]
+async fn a_pod_that_the_host_refuses_to_change_is_not_evicted_and_keeps_nothing_from_others() {
+    let mut fleet = Fleet::new(IdleReclaimMode::Enforce);
+    let namespace = "berth-w".to_owned();
+    let other = fleet.run_pod(&TenantId::new("vision", "tenant-uid"), &namespace, "web");
+    fleet.gpu.known().others.push((namespace, other));
+    // As an admission policy does.
+    fleet
+        .host
+        .refuse_writes(Some(("/pods/train-host", 422, "denied by a policy")));
+    fleet.gpu.set(Some(0.0));
+    fleet.run(42).await;
+    let cluster = fleet.host.get(CLUSTER).unwrap();
+    let workloads = cluster["status"]["idle"]["workloads"].as_array().unwrap();
+    let step = |name: &str| {
+        let workload = workloads.iter().find(|workload| workload["name"] == name);
+        workload.unwrap()["step"].clone()
+    };
+    assert_eq!((step("train"), step("web")), (json!("Warned"), json!("Reclaimable")));
+    let is_evicted = |pod: &str| {
+        let calls = fleet.script.calls();
+        calls
+            .iter()
+            .any(|call| call.text.ends_with(&format!("/pods/{pod}/eviction")))
+    };
+    assert!(is_evicted("web-host"));
+    assert!(!is_evicted("train-host"));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::{
 };
 use berth_api::names::TenantId;
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
 async fn a_tenant_that_is_deleted_leaves_nothing() {
@@ -43,6 +43,31 @@ async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
         let failed = fixture.script.failed();
         assert!(errors.len() <= 1, "{failed:?}: {errors:?}");
         assert_nothing_is_left(&fixture);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_tenants_that_were_never_accepted() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["className"] = "missing".into());
+    let last_activity = |fixture: &Fixture, uid: &str| {
+        let id = TenantId::new("vision", uid);
+        let activity = &fixture.context.stores.pod_activity;
+        activity.last(id.slug(), fixture.context.clock.now())
+    };
+    for uid in ["1", "2"] {
+        // It was deleted and created again between two reconciles.
+        fixture.change_tenant(|cluster| cluster["metadata"]["uid"] = uid.into());
+        fixture.reconcile().await.unwrap();
+        assert_eq!(fixture.reason("Accepted").0, "False");
+        assert_eq!(fixture.context.tenants.remembered(), [uid]);
+        assert!(last_activity(&fixture, uid).is_some());
+    }
+    fixture.host.remove(TENANT);
+    assert_eq!(fixture.reconcile().await.unwrap(), None);
+    assert!(fixture.context.tenants.remembered().is_empty());
+    for uid in ["1", "2"] {
+        assert_eq!(last_activity(&fixture, uid), None, "{uid}");
     }
 }
 
@@ -204,12 +229,17 @@ async fn what_a_vanished_tenant_left_goes_although_another_has_its_name_and_each
         cluster["status"] = json!({});
         fixture.host.insert(TENANT, cluster);
         fixture.script.fail_call(fixture.count_calls() + number);
+        let _ = fixture.reconcile().await;
+        let slug = fixture.id.slug().to_owned();
+        // A pod of the earlier one ends later.
+        let activity = Arc::clone(&fixture.context.stores.pod_activity);
+        activity.record(&slug, true);
         for _ in 0..20 {
             let _ = fixture.reconcile().await;
         }
-        let slug = fixture.id.slug();
+        assert_eq!(activity.last(&slug, fixture.context.clock.now()), None);
         let paths = fixture.host.paths();
-        let left: Vec<&String> = paths.iter().filter(|path| path.contains(slug)).collect();
+        let left: Vec<&String> = paths.iter().filter(|path| path.contains(&slug)).collect();
         assert!(left.is_empty(), "{:?}: {left:#?}", fixture.script.failed());
         let successor = TenantId::new("vision", "7a3d");
         for namespace in [successor.control_plane_namespace(), successor.workload_namespace()] {

@@ -217,6 +217,31 @@ async fn the_record_of_a_tenant_that_is_gone_stays_and_gets_what_its_nodes_prove
     }
 }
 
+#[tokio::test]
+async fn tenants_that_were_never_created_are_forgotten_soon() {
+    let mut fixture = Fixture::new();
+    let path = tenant_path("vision");
+    let used = fixture.host.get(&path).unwrap();
+    for number in 0..3 {
+        let mut unused = used.clone();
+        unused["metadata"]["name"] = format!("unused-{number}").into();
+        unused["metadata"]["uid"] = format!("unused-{number}").into();
+        unused["status"] = json!({});
+        fixture.host.insert(&tenant_path(&format!("unused-{number}")), unused);
+    }
+    let count = |fixture: &Fixture| fixture.context.state.lock().memory.remembered().len();
+    fixture.pass().await.unwrap();
+    assert_eq!(count(&fixture), 4);
+    for name in ["vision", "unused-0", "unused-1", "unused-2"] {
+        fixture.remove_tenant(name);
+    }
+    for (seconds, expected) in [(60, 4), (500, 4), (720, 1), (80_000, 1), (90_000, 0)] {
+        fixture.advance_to(seconds);
+        fixture.pass().await.unwrap();
+        assert_eq!(count(&fixture), expected, "{seconds}");
+    }
+}
+
 /// The modes in which the tenant had GPUs, and how many GPU-seconds in each.
 fn gpus_by_mode(fixture: &Fixture) -> Vec<(Option<NodeMode>, i64)> {
     let record = fixture.record();
