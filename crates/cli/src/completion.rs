@@ -35,7 +35,15 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How many tenants or snapshots are asked for.
 const MOST_OBJECTS: u32 = 500;
 /// Flags of `berth snapshot restore` whose value may be the next word.
-const FLAGS_WITH_VALUE: [&str; 6] = ["-n", "--namespace", "--context", "--kubeconfig", "--home", "--timeout"];
+const FLAGS_WITH_VALUE: [&str; 7] = [
+    "-n",
+    "--namespace",
+    "--context",
+    "--kubeconfig",
+    "--home",
+    "--request-timeout",
+    "--timeout",
+];
 
 /// The name by which this program was started.
 fn program_name() -> Option<OsString> {
@@ -255,6 +263,7 @@ fn parse_host_arguments(words: &[String]) -> HostArguments {
         context: find("--context"),
         namespace: find("--namespace").or_else(|| find("-n")),
         home: home.unwrap_or_else(|| ".berth".into()).into(),
+        request_timeout: TIMEOUT,
     }
 }
 

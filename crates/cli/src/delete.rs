@@ -48,7 +48,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
         if arguments.ignore_not_found {
             return Ok(ExitCode::SUCCESS);
         }
-        return Err(name.not_found());
+        return Err(name.find_similar(&host.client).await);
     };
     if arguments.interactive && !confirm(&name, &tenant, &mut io::stdin().lock())? {
         print_line(format_args!("deletion is cancelled"))?;

@@ -1,6 +1,7 @@
 //! Which host cluster a command talks to. Every command that needs it asks here.
 
 use std::fmt::Debug;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,17 +10,21 @@ use berth_runtime::{answers, client};
 use clap::Args;
 use jiff::Timestamp;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::response::reason;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
+use crate::suggest;
 use crate::user_config::document;
+use crate::user_config::file::user_paths;
+use crate::wait::parse_timeout;
 
 /// Time to establish a connection to the host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that an answer may stand still: an API server that accepts a connection and then says nothing would hold a command forever.
+/// `--request-timeout` changes it for the host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags that name the host cluster and a namespace in it. All commands take them, at any place.
@@ -44,6 +49,9 @@ pub(crate) struct HostArguments {
         value_name = "DIR"
     )]
     pub(crate) home: PathBuf,
+    /// How long the host cluster may be silent before a request fails, for example 2m. 0 is forever. Does not limit what is followed or watched.
+    #[arg(long, global = true, default_value = "30s", value_parser = parse_request_timeout, value_name = "DURATION")]
+    pub(crate) request_timeout: Duration,
 }
 
 /// Where the credentials of the host cluster are.
@@ -100,12 +108,12 @@ impl HostArguments {
         let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
         let source = choose(self.kubeconfig.as_deref(), self.context.is_some(), is_set, local);
         let mut config = self.read(&source).await?;
-        limit_connecting(&mut config);
+        limit_connecting(&mut config, self.request_timeout);
         let namespace = self
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = client::reading_all(with_answer_timeout(config.clone(), ANSWER_TIMEOUT));
+        let client = client::reading_all(with_answer_timeout(config.clone(), self.request_timeout));
         Ok(Host {
             client: client.map_err(|error| unusable(&error))?,
             namespace,
@@ -122,7 +130,7 @@ impl HostArguments {
                 home.check_private()?;
                 read_kubeconfig(&home.admin_kubeconfig())?
             }
-            Source::Default => match Kubeconfig::read() {
+            Source::Default => match read_merged(&user_paths()) {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) => {
                     let in_cluster = Config::incluster().ok().filter(|_| self.context.is_none());
@@ -137,6 +145,9 @@ impl HostArguments {
             let context = document::host_context(&document).map_err(Error::Usage)?;
             context.map(str::to_owned)
         };
+        if let Some(name) = &context {
+            check_context(&kubeconfig, name)?;
+        }
         let options = KubeConfigOptions {
             context,
             ..KubeConfigOptions::default()
@@ -164,19 +175,21 @@ where
 
 /// A configuration whose requests end, also if nobody answers them. For all but streams.
 pub(crate) fn limited(mut config: Config) -> Config {
-    limit_connecting(&mut config);
+    limit_connecting(&mut config, ANSWER_TIMEOUT);
     with_answer_timeout(config, ANSWER_TIMEOUT)
 }
 
-fn limit_connecting(config: &mut Config) {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
+/// Nobody waits longer for a connection than for an answer, which `timeout` limits; zero is no limit.
+fn limit_connecting(config: &mut Config, timeout: Duration) {
+    let is_shorter = !timeout.is_zero() && timeout < CONNECT_TIMEOUT;
+    config.connect_timeout = Some(if is_shorter { timeout } else { CONNECT_TIMEOUT });
     // What fails is said at once: the built-in retry takes minutes.
     config.default_retry = false;
 }
 
-/// The same, with a limit for how long an answer may stand still. The time counts from the request: connections are used again.
+/// The same, with a limit for how long an answer may stand still; zero is no limit. The time counts from the request: connections are used again.
 fn with_answer_timeout(mut config: Config, timeout: Duration) -> Config {
-    config.read_timeout = Some(timeout);
+    config.read_timeout = (!timeout.is_zero()).then_some(timeout);
     config.reset_reader_on_write = true;
     config
 }
@@ -189,6 +202,56 @@ fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Opt
         (None, Some(local)) if !has_context && !is_set => Source::Local(local),
         _ => Source::Default,
     }
+}
+
+/// `30s`, as other durations; `0` as kubectl has it.
+fn parse_request_timeout(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    parse_timeout(text)
+}
+
+/// The kubeconfigs of the user as one. As kubectl does it, a file that does not exist is left out, and an empty current context is none: the
+/// next file may name one.
+///
+/// # Errors
+/// None of the files exists, one cannot be read, or they do not fit together.
+fn read_merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    let mut merged: Option<Kubeconfig> = None;
+    let mut missing = None;
+    for path in paths {
+        match Kubeconfig::read_from(path) {
+            Ok(mut next) => {
+                next.current_context = next.current_context.filter(|name| !name.is_empty());
+                merged = Some(match merged {
+                    Some(merged) => merged.merge(next)?,
+                    None => next,
+                });
+            }
+            Err(error) if is_missing(&error) => missing = missing.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    merged.ok_or_else(|| missing.unwrap_or(KubeconfigError::FindPath))
+}
+
+fn is_missing(error: &KubeconfigError) -> bool {
+    matches!(error, KubeconfigError::ReadConfig(source, _) if source.kind() == io::ErrorKind::NotFound)
+}
+
+/// Checks that a kubeconfig has a context of this name.
+///
+/// # Errors
+/// It has none; the text names those that may be meant.
+fn check_context(kubeconfig: &Kubeconfig, name: &str) -> Result<(), Error> {
+    let known = || kubeconfig.contexts.iter().map(|context| context.name.as_str());
+    if known().any(|context| context == name) {
+        return Ok(());
+    }
+    let question = suggest::ask(name, known());
+    let advice = question.unwrap_or_else(|| "`kubectl config get-contexts` lists those that there are".into());
+    Err(Error::Usage(format!("the kubeconfig has no context {name}; {advice}")))
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> Error {
@@ -283,6 +346,67 @@ mod tests {
     }
 
     #[test]
+    fn zero_is_no_limit_for_answers_and_a_short_limit_counts_for_connections() {
+        let limits = |text: &str| {
+            let timeout = parse_request_timeout(text).unwrap();
+            let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+            limit_connecting(&mut config, timeout);
+            let config = with_answer_timeout(config, timeout);
+            (config.connect_timeout, config.read_timeout)
+        };
+        let seconds = |number| Some(Duration::from_secs(number));
+        assert_eq!(limits("0"), (seconds(10), None));
+        assert_eq!(limits("0s"), (seconds(10), None));
+        assert_eq!(limits("2m"), (seconds(10), seconds(120)));
+        assert_eq!(limits("2s"), (seconds(2), seconds(2)));
+        assert!(parse_request_timeout("30").is_err());
+    }
+
+    #[test]
+    fn kubeconfigs_are_merged_as_kubectl_merges_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let write = |name: &str, current: &str| {
+            let document = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": current,
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            });
+            std::fs::write(path(name), document.to_string()).unwrap();
+        };
+        write("a", "");
+        write("b", "b");
+        write("c", "c");
+        // `berth disconnect` leaves an empty current context behind.
+        let merged = read_merged(&[path("none"), path("a"), path("b"), path("c")]).unwrap();
+        let contexts: Vec<&str> = merged.contexts.iter().map(|context| context.name.as_str()).collect();
+        assert_eq!(contexts, ["a", "b", "c"]);
+        assert_eq!(merged.current_context.as_deref(), Some("b"));
+        let error = read_merged(&[path("none"), path("neither")]).unwrap_err().to_string();
+        assert!(error.contains("/none"), "{error}");
+        std::fs::write(path("broken"), "[").unwrap();
+        assert!(read_merged(&[path("a"), path("broken")]).is_err());
+        assert!(matches!(read_merged(&[]), Err(KubeconfigError::FindPath)));
+    }
+
+    #[test]
+    fn a_context_that_does_not_exist_is_named_with_those_that_may_be_meant() {
+        let kubeconfig: Kubeconfig =
+            serde_json::from_value(json!({"contexts": [{"name": "prod-eu"}, {"name": "dev"}]})).unwrap();
+        assert!(check_context(&kubeconfig, "dev").is_ok());
+        let error = |name: &str| check_context(&kubeconfig, name).unwrap_err();
+        assert_eq!(error("x").exit_code(), 2);
+        assert_eq!(
+            error("prod-ue").to_string(),
+            "the kubeconfig has no context prod-ue; did you mean prod-eu?"
+        );
+        assert!(
+            error("staging")
+                .to_string()
+                .ends_with("get-contexts` lists those that there are")
+        );
+    }
+
+    #[test]
     fn flags_decide_before_the_environment_and_the_local_cluster() {
         let file = |path: &str| Source::File(path.into());
         let local = || Some(Home::new("local"));
@@ -312,6 +436,7 @@ mod tests {
                 context: None,
                 namespace: None,
                 home: home.root().to_owned(),
+                request_timeout: ANSWER_TIMEOUT,
             };
             let read = arguments.read(&Source::Local(home.clone())).await;
             read.map(|config| config.cluster_url.to_string())

@@ -32,6 +32,7 @@ mod rotation;
 mod simulate;
 mod sleep;
 mod snapshot;
+mod suggest;
 mod tenant;
 mod tenant_kubeconfig;
 mod token;

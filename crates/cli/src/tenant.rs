@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::error::{Error, failed, is_forbidden};
 use crate::host::{Host, find_object};
 use crate::output::print_note;
+use crate::suggest;
 use crate::user_config::document;
 
 /// Key of a kubeconfig in its Secret.
@@ -82,15 +83,44 @@ impl TenantName {
     /// It does not exist, or the host does not answer.
     pub(crate) async fn get(&self, client: &Client) -> Result<TenantCluster, Error> {
         let found = find_object(&self.api(client), &self.name).await;
-        found.map_err(failed("get the tenant"))?.ok_or_else(|| self.not_found())
+        found
+            .map_err(failed("get the tenant"))?
+            .ok_or_else(|| self.not_found(&[]))
     }
 
-    /// The error for a tenant that does not exist.
-    pub(crate) fn not_found(&self) -> Error {
-        Error::NotFound(format!(
-            "there is no TenantCluster {self}; `berth list -A` lists all that you may see"
-        ))
+    /// The error for a tenant that the user has named and that does not exist, with those that may be meant.
+    pub(crate) async fn find_similar(&self, client: &Client) -> Error {
+        self.not_found(&list_names(client, &self.namespace).await)
     }
+
+    /// The error for a tenant that does not exist, among these that do.
+    fn not_found(&self, others: &[Self]) -> Error {
+        let near = others.iter().filter_map(|other| {
+            let distance = suggest::distance(&self.name, &other.name)?;
+            let is_elsewhere = other.namespace != self.namespace;
+            Some(((distance, is_elsewhere), other.to_string()))
+        });
+        let question = suggest::ask_for(near.collect());
+        let advice = question.unwrap_or_else(|| "`berth list -A` lists all that you may see".into());
+        Error::NotFound(format!("there is no TenantCluster {self}; {advice}"))
+    }
+}
+
+/// The names of all tenants, or of those in the namespace if the user may not list others; none if these may not be listed either.
+async fn list_names(client: &Client, namespace: &str) -> Vec<TenantName> {
+    let parameters = ListParams::default();
+    let all = Api::<TenantCluster>::all(client.clone());
+    let mut list = all.list_metadata(&parameters).await;
+    if list.is_err() {
+        let own = Api::<TenantCluster>::namespaced(client.clone(), namespace);
+        list = own.list_metadata(&parameters).await;
+    }
+    let tenants = list.map(|list| list.items).unwrap_or_default().into_iter();
+    let names = tenants.map(|tenant| TenantName {
+        namespace: tenant.namespace().unwrap_or_default(),
+        name: tenant.name_any(),
+    });
+    names.collect()
 }
 
 /// Resource and name, as `-o name` prints them.
@@ -124,8 +154,11 @@ impl TenantHead {
 /// Finds the tenant that a command names, in the namespace of the command unless it names one.
 pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
     let name = TenantName::parse_for(text, host)?;
-    let tenant = name.get(&host.client).await?;
-    Ok((name, tenant))
+    let found = find_object(&name.api(&host.client), &name.name).await;
+    match found.map_err(failed("get the tenant"))? {
+        Some(tenant) => Ok((name, tenant)),
+        None => Err(name.find_similar(&host.client).await),
+    }
 }
 
 /// The tenants that a command about many of them shows.
@@ -243,6 +276,7 @@ pub(crate) fn phase(tenant: &TenantCluster) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::client::Body;
     use serde_json::json;
 
     #[test]
@@ -278,6 +312,55 @@ mod tests {
         for wrong in ["", "/", "a/", "/a", "a/b/c"] {
             assert!(matches!(name(wrong), Err(Error::Usage(_))), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_tenant_that_does_not_exist_is_named_with_those_that_may_be_meant() {
+        let name = |text: &str| TenantName::parse(text, "").unwrap();
+        let others = ["team/vision", "team/speech", "prod/vision", "prod/vison"].map(name);
+        let error = |text: &str| name(text).not_found(&others).to_string();
+        let asks = |text: &str| error(text).split_once("; ").map(|(_, question)| question.to_owned());
+        // The namespace is most often what is wrong.
+        assert_eq!(asks("default/speech").as_deref(), Some("did you mean team/speech?"));
+        assert_eq!(
+            asks("team/vison").as_deref(),
+            Some("did you mean prod/vison, team/vision or prod/vision?")
+        );
+        assert_eq!(
+            error("team/audio"),
+            "there is no TenantCluster team/audio; `berth list -A` lists all that you may see"
+        );
+        assert_eq!(name("team/audio").not_found(&[]).exit_code(), 3);
+    }
+
+    /// Teams may list the tenants of their namespace only.
+    #[tokio::test]
+    async fn names_are_those_that_the_user_may_list() {
+        let names = async |may_list_all: bool, may_list_own: bool| {
+            let service = tower::service_fn(move |request: http::Request<Body>| {
+                let is_own = request.uri().path().contains("/namespaces/team/");
+                let is_allowed = if is_own { may_list_own } else { may_list_all };
+                let (code, body) = if is_allowed {
+                    let name = if is_own { "own" } else { "any" };
+                    let item = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                        "metadata": {"name": name, "namespace": "team"}});
+                    let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [item]});
+                    (200, list)
+                } else {
+                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403});
+                    (403, status)
+                };
+                let answer = http::Response::builder()
+                    .status(code)
+                    .body(Body::from(body.to_string().into_bytes()));
+                async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+            });
+            let names = list_names(&Client::new(service, "default"), "team").await;
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(true, true).await, ["team/any"]);
+        assert_eq!(names(false, true).await, ["team/own"]);
+        assert!(names(false, false).await.is_empty());
     }
 
     /// A deletion or a restore would be of another tenant than `--namespace` says.

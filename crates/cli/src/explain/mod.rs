@@ -11,7 +11,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use crate::completion;
@@ -19,6 +19,7 @@ use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node::{self, is_ready};
 use crate::output::{ObjectFormat, format_time, print_named};
+use crate::suggest;
 use crate::tenant::{self, TenantHead, TenantName};
 
 /// How many of the newest Events are shown.
@@ -170,11 +171,13 @@ fn keep_error<T: Default>(read: Result<T, Error>, errors: &mut Vec<String>) -> T
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get_opt(name).await.map_err(failed("get the node"))?;
-    let node = node.ok_or_else(|| {
-        Error::NotFound(format!(
-            "there is no node {name}; `berth nodes` lists those of the pools"
-        ))
-    })?;
+    let Some(node) = node else {
+        // Without the permission to list nodes nothing is offered.
+        let all = nodes.list_metadata(&ListParams::default()).await;
+        let all = all.map(|list| list.items).unwrap_or_default();
+        let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+        return Err(describe_missing_node(name, &names));
+    };
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {
             let tenants: Api<TenantCluster> = Api::all(client.clone());
@@ -198,6 +201,13 @@ async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
         view.unavailable = node::unavailable_nodes(&pools).get(name).map(|why| (*why).to_owned());
     }
     Ok(view)
+}
+
+/// The error for a node that does not exist, among these that do.
+fn describe_missing_node(name: &str, others: &[String]) -> Error {
+    let question = suggest::ask(name, others.iter().map(String::as_str));
+    let advice = question.unwrap_or_else(|| "`berth nodes` lists those of the pools".into());
+    Error::NotFound(format!("there is no node {name}; {advice}"))
 }
 
 /// Events of an object, the oldest first.
