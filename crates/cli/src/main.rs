@@ -13,6 +13,7 @@ mod dev;
 mod doctor;
 mod encryption;
 mod error;
+mod events;
 mod explain;
 mod get;
 mod host;

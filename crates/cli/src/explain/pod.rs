@@ -11,8 +11,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt as _};
 use serde::Serialize;
 
-use super::{EventView, list_events, text};
 use crate::error::{Error, failed};
+use crate::events::{self, EventView};
 use crate::host::Host;
 use crate::output::join_lines;
 use crate::tenant::{self, TenantName};
@@ -121,7 +121,7 @@ async fn read_in_tenant(
 async fn read_side(client: &Client, namespace: &str, name: &str) -> Result<(Option<Pod>, SideView), Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = pods.get_opt(name).await.map_err(failed("get the pod"))?;
-    let events = list_events(client, namespace, "Pod", name).await?;
+    let events = events::list(client, namespace, ("Pod", name), None).await?;
     let side = view_side(pod.as_ref(), events);
     Ok((pod, side))
 }
@@ -243,7 +243,7 @@ fn describe_side(title: &str, side: &SideView) -> String {
     let mut lines = vec![format!("{title}: {name} is {phase}{node}")];
     lines.extend(side.gates.iter().map(|gate| format!("  gate {gate}")));
     lines.extend(side.conditions.iter().map(|condition| format!("  {condition}")));
-    let events = text::describe_events(&side.events);
+    let events = events::describe(&side.events);
     let parts: Vec<String> = [join_lines(&lines)].into_iter().chain(events).collect();
     parts.join("\n")
 }

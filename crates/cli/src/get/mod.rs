@@ -12,10 +12,11 @@ use kube::api::{Api, ListParams};
 
 use crate::completion;
 use crate::error::Error;
+use crate::events::{self, EventView};
 use crate::host::{Host, HostArguments};
 use crate::list::{self, ListArguments};
 use crate::output::{ObjectFormat, print_objects};
-use crate::tenant;
+use crate::tenant::{self, TenantName};
 
 /// How many of the next changes of the schedule are shown.
 const TRANSITIONS: usize = 3;
@@ -34,6 +35,7 @@ pub(crate) struct GetArguments {
 struct Details {
     nodes: Option<Vec<TenantNode>>,
     transitions: Vec<SchedulePeriod>,
+    events: Vec<EventView>,
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Result<ExitCode, Error> {
@@ -42,10 +44,10 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
     };
     let format = arguments.list.format().of_objects();
     let host = host.connect().await?;
-    let (_, tenant) = tenant::find(&host, name).await?;
+    let (name, tenant) = tenant::find(&host, name).await?;
     let now = Timestamp::now();
     let details = match format {
-        ObjectFormat::Table => read_details(&host, &tenant, now).await,
+        ObjectFormat::Table => read_details(&host, &name, &tenant, now).await,
         _ => Details::default(),
     };
     let names = [tenant::resource_name(&tenant.name_any())];
@@ -53,20 +55,35 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read_details(host: &Host, tenant: &TenantCluster, now: Timestamp) -> Details {
+async fn read_details(host: &Host, name: &TenantName, tenant: &TenantCluster, now: Timestamp) -> Details {
+    let about = ("TenantCluster", name.name.as_str());
+    let events = events::list(&host.client, &name.namespace, about, tenant.metadata.uid.as_deref());
+    let ((nodes, transitions), events) = tokio::join!(read_control_plane(host, tenant, now), events);
+    Details {
+        nodes,
+        transitions,
+        events: events.unwrap_or_default(),
+    }
+}
+
+/// What control writes for the syncer: the nodes, and the next changes of the schedule. There is nothing before the control plane has a
+/// namespace.
+async fn read_control_plane(
+    host: &Host,
+    tenant: &TenantCluster,
+    now: Timestamp,
+) -> (Option<Vec<TenantNode>>, Vec<SchedulePeriod>) {
     let status = tenant.status.as_ref();
     let Some(namespace) = status.and_then(|status| status.control_plane_namespace.as_ref()) else {
-        return Details::default();
+        return (None, Vec::new());
     };
     let nodes: Api<TenantNode> = Api::namespaced(host.client.clone(), namespace);
     let schedules: Api<TenantSchedule> = Api::namespaced(host.client.clone(), namespace);
     let parameters = ListParams::default();
     let (nodes, schedule) = tokio::join!(nodes.list(&parameters), schedules.get_opt(TENANT_SCHEDULE));
     let periods = schedule.ok().flatten().map(|schedule| schedule.spec.tenant);
-    Details {
-        nodes: nodes.ok().map(|nodes| nodes.items),
-        transitions: next_transitions(periods.unwrap_or_default(), now),
-    }
+    let transitions = next_transitions(periods.unwrap_or_default(), now);
+    (nodes.ok().map(|nodes| nodes.items), transitions)
 }
 
 /// The periods that begin after `now`.
