@@ -59,13 +59,13 @@ pub(crate) enum Command {
     /// The column GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the status says.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json"
+        after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json\n  berth list -A --field-selector status.phase=Sleeping"
     )]
     List(ListArguments),
     /// Describe a tenant: its conditions, endpoint, nodes, quota, violations, schedule and expiry. Without a name, list tenants.
     #[command(
         visible_alias = "describe",
-        after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get -A"
+        after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get team-vision/vision --watch\n  berth get -A"
     )]
     Get(GetArguments),
     /// Delete a tenant with everything in it, and wait until nothing is left.
@@ -306,7 +306,7 @@ mod tests {
             "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
-            "berth get a --watch",
+            "berth get a --field-selector status.phase=Ready",
             "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
             "berth kubeconfig a --service-account ci/deploy",
@@ -335,6 +335,9 @@ mod tests {
             "berth list -w",
             "berth get",
             "berth get -A -w",
+            "berth get a -w",
+            "berth list -A --field-selector status.phase!=Ready",
+            "berth list --request-timeout 0 --namespace team",
             "berth get a -o wide",
             "berth describe a",
             "berth create a --nodes h100=1,burst:h100=0..2 --dry-run=client -o name",

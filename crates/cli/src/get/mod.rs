@@ -24,7 +24,7 @@ const TRANSITIONS: usize = 3;
 #[derive(Debug, Args)]
 pub(crate) struct GetArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. Without a name, list the tenants.
-    #[arg(add = completion::tenant_names(), conflicts_with_all = ["all_namespaces", "selector", "watch"])]
+    #[arg(add = completion::tenant_names(), conflicts_with_all = ["all_namespaces", "selector", "field_selector"])]
     name: Option<String>,
     #[command(flatten)]
     list: ListArguments,
@@ -42,8 +42,12 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
     let Some(name) = &arguments.name else {
         return list::run(host, &arguments.list).await;
     };
-    let format = arguments.list.format().of_objects();
     let host = host.connect().await?;
+    if arguments.list.is_watching() {
+        let name = TenantName::parse_for(name, &host)?;
+        return list::watch_one(&host, &name, arguments.list.format()).await;
+    }
+    let format = arguments.list.format().of_objects();
     let (name, tenant) = tenant::find(&host, name).await?;
     let now = Timestamp::now();
     let details = match format {
