@@ -68,8 +68,10 @@ pub(crate) enum Command {
         after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get team-vision/vision --watch\n  berth get -A"
     )]
     Get(GetArguments),
-    /// Delete a tenant with everything in it, and wait until nothing is left.
-    #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
+    /// Delete tenants with everything in them, and wait until nothing is left.
+    #[command(
+        after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete team-vision/vision team-vision/speech --wait=false\n  berth delete vision --dry-run=server"
+    )]
     Delete(DeleteArguments),
     /// Print a kubeconfig of a tenant: with which people sign in, that of its administrators, or one for a machine that expires.
     ///
@@ -100,10 +102,15 @@ pub(crate) enum Command {
     )]
     Connect(ConnectArguments),
     /// Remove the context that `connect` added, and go back to the one before.
+    #[command(after_help = "Examples:\n  berth disconnect\n  berth disconnect team-vision/vision")]
     Disconnect(DisconnectArguments),
     /// Let a tenant sleep: its control plane stops and its nodes go back to their pools.
+    #[command(after_help = "Examples:\n  berth sleep vision -n team-vision\n  berth sleep team-vision/vision --wait")]
     Sleep(SleepArguments),
     /// Wake a tenant that sleeps.
+    #[command(
+        after_help = "Examples:\n  berth wake vision -n team-vision\n  berth wake team-vision/vision --wait --timeout 5m"
+    )]
     Wake(SleepArguments),
     /// Take snapshots of what a tenant stores, and set the tenant back to one.
     Snapshot {
@@ -122,6 +129,7 @@ pub(crate) enum Command {
     ///
     /// Reads only. What you may not read is reported as a warning. The expiry of certificates is read from Secrets of Berth, and
     /// nothing of them is printed but the time.
+    #[command(after_help = "Examples:\n  berth doctor\n  berth doctor --context prod -o json")]
     Doctor(DoctorArguments),
     /// Collect what is needed to find a fault.
     Debug {
@@ -293,6 +301,8 @@ mod tests {
             "berth create a -f b",
             "berth create a --nodes h100",
             "berth create a --timeout soon",
+            "berth create a --wait=soon",
+            "berth sleep a -o json",
             "berth logs a --component nginx",
             "berth logs a --tail -1",
             "berth logs a -f --previous",
@@ -306,6 +316,8 @@ mod tests {
             "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
+            "berth delete",
+            "berth delete a --dry-run=all",
             "berth get a --field-selector status.phase=Ready",
             "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
@@ -344,13 +356,17 @@ mod tests {
             "berth create -f -",
             "berth delete a --wait=false --ignore-not-found",
             "berth delete a --wait",
+            "berth delete a team/b -i --dry-run=server -o name",
             "berth connect a -- kubectl get ns -o name",
             "berth connect a --admin",
             "berth kubeconfig a --admin",
             "berth disconnect",
+            "berth create a --wait=false",
             "berth sleep a --wait --timeout 1m",
-            "berth credentials rotate team/a --wait",
-            "berth encryption rotate team/a --wait --timeout 1h",
+            "berth wake --wait a -o name",
+            "berth sleep a --wait=true",
+            "berth credentials rotate team/a --wait -o name",
+            "berth encryption rotate team/a --wait --timeout 1h -o name",
             "berth encryption status",
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
 use crate::host::{Host, find_object};
-use crate::output::print_note;
+use crate::output::{NameOnly, print_line, print_note};
 use crate::suggest;
 use crate::user_config::document;
 
@@ -126,6 +126,15 @@ async fn list_names(client: &Client, namespace: &str) -> Vec<TenantName> {
 /// Resource and name, as `-o name` prints them.
 pub(crate) fn resource_name(name: &str) -> String {
     format!("tenantcluster.berth.dev/{name}")
+}
+
+/// Prints what a command did to a tenant: its resource and name if only these are asked for, or else a sentence that begins with the name and goes on
+/// with `what`.
+pub(crate) fn print_result(name: &TenantName, output: Option<NameOnly>, what: &str) -> Result<(), Error> {
+    match output {
+        Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name))),
+        None => print_line(format_args!("TenantCluster {name} {what}.")),
+    }
 }
 
 /// What names a tenant in results that programs read. Fields are only ever added.

@@ -60,7 +60,7 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_enum, value_name = "client|server")]
     dry_run: Option<DryRun>,
     /// Wait until the tenant is ready, and print its conditions as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
     #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION")]
@@ -71,8 +71,8 @@ pub(crate) struct CreateArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DryRun {
-    /// Print the object.
+pub(crate) enum DryRun {
+    /// Send nothing that changes something.
     Client,
     /// Let the API server check it.
     Server,
