@@ -322,6 +322,8 @@ mod tests {
             "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
             "berth kubeconfig a --service-account ci/deploy",
+            "berth kubeconfig a --ttl 5m --service-account ci/deploy",
+            "berth token service-account ci/deploy --ttl soon",
             "berth kubeconfig a --admin --ttl 1h --service-account ci/deploy",
             "berth token oidc --issuer https://a --client-id b --ca-file c --ca-data ZA==",
             "berth usage --month 2026-13",

@@ -1,7 +1,6 @@
 //! Which host cluster a command talks to. Every command that needs it asks here.
 
 use std::fmt::Debug;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,15 +9,15 @@ use berth_runtime::{answers, client};
 use clap::Args;
 use jiff::Timestamp;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::response::reason;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
-use crate::suggest;
 use crate::user_config::document;
 use crate::user_config::file::user_paths;
+use crate::user_config::read::{check_context, read_merged};
 use crate::wait::parse_timeout;
 
 /// Time to establish a connection to the host.
@@ -122,6 +121,25 @@ impl HostArguments {
         })
     }
 
+    /// The kubeconfig of `--kubeconfig`, or else that of the user, with the context of `--context` as the current one: for commands that use the
+    /// kubeconfig of a tenant.
+    ///
+    /// # Errors
+    /// There is no such kubeconfig or context.
+    pub(crate) fn read_for_tenant(&self) -> Result<Kubeconfig, Error> {
+        let read = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => read_merged(&user_paths()),
+        };
+        let read = read.map_err(|error| Error::Failed(format!("cannot use the kubeconfig of the tenant: {error}")));
+        let mut kubeconfig = read?;
+        if let Some(name) = &self.context {
+            check_context(&kubeconfig, name)?;
+            kubeconfig.current_context = Some(name.clone());
+        }
+        Ok(kubeconfig)
+    }
+
     async fn read(&self, source: &Source) -> Result<Config, Error> {
         let kubeconfig = match source {
             Source::File(path) => Kubeconfig::read_from(path).map_err(|error| unusable(&error))?,
@@ -210,48 +228,6 @@ fn parse_request_timeout(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     parse_timeout(text)
-}
-
-/// The kubeconfigs of the user as one. As kubectl does it, a file that does not exist is left out, and an empty current context is none: the
-/// next file may name one.
-///
-/// # Errors
-/// None of the files exists, one cannot be read, or they do not fit together.
-fn read_merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
-    let mut merged: Option<Kubeconfig> = None;
-    let mut missing = None;
-    for path in paths {
-        match Kubeconfig::read_from(path) {
-            Ok(mut next) => {
-                next.current_context = next.current_context.filter(|name| !name.is_empty());
-                merged = Some(match merged {
-                    Some(merged) => merged.merge(next)?,
-                    None => next,
-                });
-            }
-            Err(error) if is_missing(&error) => missing = missing.or(Some(error)),
-            Err(error) => return Err(error),
-        }
-    }
-    merged.ok_or_else(|| missing.unwrap_or(KubeconfigError::FindPath))
-}
-
-fn is_missing(error: &KubeconfigError) -> bool {
-    matches!(error, KubeconfigError::ReadConfig(source, _) if source.kind() == io::ErrorKind::NotFound)
-}
-
-/// Checks that a kubeconfig has a context of this name.
-///
-/// # Errors
-/// It has none; the text names those that may be meant.
-fn check_context(kubeconfig: &Kubeconfig, name: &str) -> Result<(), Error> {
-    let known = || kubeconfig.contexts.iter().map(|context| context.name.as_str());
-    if known().any(|context| context == name) {
-        return Ok(());
-    }
-    let question = suggest::ask(name, known());
-    let advice = question.unwrap_or_else(|| "`kubectl config get-contexts` lists those that there are".into());
-    Err(Error::Usage(format!("the kubeconfig has no context {name}; {advice}")))
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> Error {
@@ -362,48 +338,31 @@ mod tests {
         assert!(parse_request_timeout("30").is_err());
     }
 
+    /// Otherwise the credential would be for another tenant than the flags name.
     #[test]
-    fn kubeconfigs_are_merged_as_kubectl_merges_them() {
+    fn a_credential_for_a_tenant_is_got_with_the_kubeconfig_and_context_of_the_flags() {
         let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let write = |name: &str, current: &str| {
-            let document = json!({
-                "apiVersion": "v1", "kind": "Config", "current-context": current,
-                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-            });
-            std::fs::write(path(name), document.to_string()).unwrap();
+        let path = folder.path().join("tenants");
+        let contexts =
+            ["vision", "speech"].map(|name| json!({"name": name, "context": {"cluster": name, "user": name}}));
+        std::fs::write(
+            &path,
+            json!({"current-context": "speech", "contexts": contexts}).to_string(),
+        )
+        .unwrap();
+        let read = |context: Option<&str>| {
+            let arguments = HostArguments {
+                kubeconfig: Some(path.clone()),
+                context: context.map(ToOwned::to_owned),
+                namespace: None,
+                home: folder.path().to_owned(),
+                request_timeout: ANSWER_TIMEOUT,
+            };
+            arguments.read_for_tenant().map(|read| read.current_context)
         };
-        write("a", "");
-        write("b", "b");
-        write("c", "c");
-        // `berth disconnect` leaves an empty current context behind.
-        let merged = read_merged(&[path("none"), path("a"), path("b"), path("c")]).unwrap();
-        let contexts: Vec<&str> = merged.contexts.iter().map(|context| context.name.as_str()).collect();
-        assert_eq!(contexts, ["a", "b", "c"]);
-        assert_eq!(merged.current_context.as_deref(), Some("b"));
-        let error = read_merged(&[path("none"), path("neither")]).unwrap_err().to_string();
-        assert!(error.contains("/none"), "{error}");
-        std::fs::write(path("broken"), "[").unwrap();
-        assert!(read_merged(&[path("a"), path("broken")]).is_err());
-        assert!(matches!(read_merged(&[]), Err(KubeconfigError::FindPath)));
-    }
-
-    #[test]
-    fn a_context_that_does_not_exist_is_named_with_those_that_may_be_meant() {
-        let kubeconfig: Kubeconfig =
-            serde_json::from_value(json!({"contexts": [{"name": "prod-eu"}, {"name": "dev"}]})).unwrap();
-        assert!(check_context(&kubeconfig, "dev").is_ok());
-        let error = |name: &str| check_context(&kubeconfig, name).unwrap_err();
-        assert_eq!(error("x").exit_code(), 2);
-        assert_eq!(
-            error("prod-ue").to_string(),
-            "the kubeconfig has no context prod-ue; did you mean prod-eu?"
-        );
-        assert!(
-            error("staging")
-                .to_string()
-                .ends_with("get-contexts` lists those that there are")
-        );
+        assert_eq!(read(None).unwrap().as_deref(), Some("speech"));
+        assert_eq!(read(Some("vision")).unwrap().as_deref(), Some("vision"));
+        assert_eq!(read(Some("visoin")).unwrap_err().exit_code(), 2);
     }
 
     #[test]

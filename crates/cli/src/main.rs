@@ -114,7 +114,7 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Restore { tenant, owners } => restore::run(host, &tenant, &owners).await,
         Command::Quota { output } => quota::run(host, output).await,
         Command::Images { command } => images::run(command).await,
-        Command::Token { credential } => token::run(credential).await,
+        Command::Token { credential } => token::run(host, credential).await,
         Command::Usage(arguments) => usage::run(host, &arguments).await,
         // These need no runtime and have been run.
         Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {
