@@ -118,11 +118,13 @@ pub(crate) enum Command {
         command: SnapshotCommand,
     },
     /// Show the nodes of host node pools, or of one tenant.
-    #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
+    #[command(
+        after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision\n  berth nodes -l topology.kubernetes.io/zone=eu-1a"
+    )]
     Nodes(NodesArguments),
     /// Print the logs of a tenant's control plane.
     #[command(
-        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --audit --tail 20"
+        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --since 10m\n  berth logs team-vision/vision --audit --tail 20"
     )]
     Logs(LogsArguments),
     /// Check the host cluster and the installation of Berth. Exits with status 1 if there is a problem.
@@ -305,6 +307,7 @@ mod tests {
             "berth sleep a -o json",
             "berth logs a --component nginx",
             "berth logs a --tail -1",
+            "berth logs a --since 0s",
             "berth logs a -f --previous",
             "berth logs a --audit=all",
             "berth create a --ttl 5",
@@ -373,11 +376,13 @@ mod tests {
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
             "berth logs a --audit --tail 20",
+            "berth logs a --since 1h30m -f",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",
             "berth quota -o name",
             "berth idle -o name",
+            "berth nodes -l berth.dev/pool=h100 -o name",
             "berth dev status -o name",
             "berth delete a -i --timeout 1m",
             "berth create a --label team=vision,stage=prod --annotation note=a=b --ttl 1h30m",

@@ -1,20 +1,23 @@
-//! Completion for shells: commands and flags, and the names of the tenants and snapshots that the user may see.
+//! Completion for shells: commands and flags, and the names of contexts, namespaces and objects that the user may see.
 //!
 //! A shell runs `berth` with [`VARIABLE`] set, as the script of `berth completion` says; kubectl runs it as [`KUBECTL_COMPLETER`].
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_api::{TenantCluster, TenantSnapshot};
+use berth_api::{TenantClass, TenantCluster, TenantSnapshot};
 use clap::Command;
 use clap_complete::Shell;
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
@@ -32,7 +35,7 @@ const KUBECTL_PLUGIN: &str = "kubectl-berth";
 const NO_FILES: &str = ":4";
 /// How long the host may take: somebody waits at the keyboard.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How many tenants or snapshots are asked for.
+/// How many objects of a kind are asked for.
 const MOST_OBJECTS: u32 = 500;
 /// Flags of `berth snapshot restore` whose value may be the next word.
 const FLAGS_WITH_VALUE: [&str; 7] = [
@@ -197,6 +200,85 @@ fn snapshot_candidates(
     found
 }
 
+/// Completes a flag that names a context of the kubeconfig.
+pub(crate) fn context_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_contexts)
+}
+
+fn complete_contexts(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let host = HostArguments {
+        // It is the word that is being completed.
+        context: None,
+        ..parse_host_arguments(words_of_user(&words))
+    };
+    let contexts = host.read_for_tenant().map(|kubeconfig| kubeconfig.contexts);
+    let names = contexts.unwrap_or_default().into_iter().map(|context| context.name);
+    candidates_that_begin(names.collect(), current)
+}
+
+/// Completes a flag that names a namespace.
+pub(crate) fn namespace_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_namespaces)
+}
+
+/// The namespaces of the host, or those of the tenants that the user may see: teams usually may not list namespaces.
+fn complete_namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let found = ask_host(words_of_user(&words), async |host| {
+        if let Some(names) = list_names::<Namespace>(&host).await {
+            return Some(names);
+        }
+        let tenants = list_tenants(&host).await?;
+        Some(tenants.iter().filter_map(ResourceExt::namespace).collect())
+    });
+    candidates_that_begin(found.unwrap_or_default(), current)
+}
+
+/// Completes an argument that names a node of the host.
+pub(crate) fn node_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_names::<Node>)
+}
+
+/// Completes a flag that names a TenantClass.
+pub(crate) fn class_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_names::<TenantClass>)
+}
+
+/// The objects of a kind without namespaces that begin with `current`.
+fn complete_names<K>(current: &OsStr) -> Vec<CompletionCandidate>
+where
+    K: Clone + Debug + DeserializeOwned + Resource<DynamicType = ()>,
+{
+    let words: Vec<String> = std::env::args().collect();
+    let found = ask_host(words_of_user(&words), async |host| list_names::<K>(&host).await);
+    candidates_that_begin(found.unwrap_or_default(), current)
+}
+
+/// The names of the objects of a kind without namespaces; none if the user may not list them.
+async fn list_names<K>(host: &Host) -> Option<Vec<String>>
+where
+    K: Clone + Debug + DeserializeOwned + Resource<DynamicType = ()>,
+{
+    let all: Api<K> = Api::all(host.client.clone());
+    let list = all.list_metadata(&ListParams::default().limit(MOST_OBJECTS)).await;
+    let objects = list.ok()?.items;
+    Some(objects.iter().map(ResourceExt::name_any).collect())
+}
+
+fn candidates_that_begin(names: Vec<String>, current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = names_that_begin(names, &current.to_string_lossy());
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The names that begin with `current`, in their order, each once.
+fn names_that_begin(mut names: Vec<String>, current: &str) -> Vec<String> {
+    names.retain(|name| name.starts_with(current));
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// What the host says that the words of the user name; none if it does not answer soon.
 fn ask_host<T>(words: &[String], ask: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
     let host = parse_host_arguments(words);
@@ -292,6 +374,39 @@ mod tests {
         assert!(complete("dev st").starts_with("status\t"));
         assert_eq!(complete("nothing-like-this"), ":4\n");
         assert!(complete_for_kubectl(crate::args::Arguments::command(), Vec::new()).contains("create\t"));
+    }
+
+    #[test]
+    fn each_name_that_begins_so_is_offered_once() {
+        let names = || ["team-b", "team-a", "prod", "team-b"].map(str::to_owned).to_vec();
+        assert_eq!(names_that_begin(names(), "te"), ["team-a", "team-b"]);
+        assert_eq!(names_that_begin(names(), "").len(), 3);
+        assert!(names_that_begin(names(), "x").is_empty());
+    }
+
+    #[test]
+    fn names_of_the_host_are_completed() {
+        let command = crate::args::Arguments::command();
+        let has_completer = |path: &[&str], argument: &str| {
+            let command = path
+                .iter()
+                .try_fold(&command, |command, name| command.find_subcommand(name));
+            let mut arguments = command.unwrap().get_arguments();
+            let argument = arguments.find(|found| found.get_id().as_str() == argument);
+            argument.unwrap().get::<ArgValueCompleter>().is_some()
+        };
+        let cases: [(&[&str], &str); 6] = [
+            (&[], "context"),
+            (&[], "namespace"),
+            (&["create"], "class"),
+            (&["delete"], "names"),
+            (&["explain", "node"], "node"),
+            (&["sleep"], "name"),
+        ];
+        for (path, argument) in cases {
+            assert!(has_completer(path, argument), "{path:?} {argument}");
+        }
+        assert!(!has_completer(&["create"], "ttl"));
     }
 
     #[test]

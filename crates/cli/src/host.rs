@@ -14,6 +14,7 @@ use kube::core::response::reason;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
+use crate::completion;
 use crate::error::Error;
 use crate::user_config::document;
 use crate::user_config::file::user_paths;
@@ -34,10 +35,10 @@ pub(crate) struct HostArguments {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the host cluster in the kubeconfig. [default: the current context, or the one before `berth connect`]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", add = completion::context_names())]
     pub(crate) context: Option<String>,
     /// Namespace of the TenantCluster. [default: that of the context]
-    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    #[arg(short, long, global = true, value_name = "NAMESPACE", add = completion::namespace_names())]
     pub(crate) namespace: Option<String>,
     /// Directory with the state of the local host cluster.
     #[arg(

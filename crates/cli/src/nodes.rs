@@ -24,6 +24,9 @@ pub(crate) struct NodesArguments {
     /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools, or those of the tenants in --namespace]
     #[arg(add = completion::tenant_names())]
     name: Option<String>,
+    /// Show the nodes with these labels, as kubectl selects them: topology.kubernetes.io/zone=eu-1a.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ObjectFormat,
@@ -34,7 +37,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
     let host = host.connect().await?;
     let parameters = ListParams::default();
     let all = Api::<Node>::all(host.client.clone());
-    let nodes = all.list(&parameters).await;
+    let selector = arguments.selector.as_deref().unwrap_or_default();
+    let nodes = all.list(&ListParams::default().labels(selector)).await;
     let mut nodes = nodes.map_err(describe_failure)?.items;
     let pools = Api::<HostNodePool>::all(host.client.clone());
     let pools = pools
@@ -67,6 +71,9 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
 
 /// Why no node is shown.
 fn describe_none(arguments: &NodesArguments, namespace: Option<&str>, pools: &[HostNodePool]) -> String {
+    if arguments.selector.is_some() {
+        return "No node with these labels is in a HostNodePool and matches the arguments.".into();
+    }
     match (&arguments.name, namespace) {
         (Some(name), _) => format!(
             "TenantCluster {name} has no nodes of its own; `berth explain tenant {name}` says what it waits for."
@@ -235,6 +242,7 @@ n2    h100  -       Assigned,NotReady  8     -      -";
     fn an_empty_list_says_why_it_is_empty() {
         let arguments = |name: Option<&str>| NodesArguments {
             name: name.map(Into::into),
+            selector: None,
             output: ObjectFormat::Table,
         };
         let pools = [gpu_pool(&json!([]))];
@@ -252,5 +260,9 @@ n2    h100  -       Assigned,NotReady  8     -      -";
             let text = describe_none(&arguments(name), namespace, pools);
             assert!(text.starts_with(begin), "{text}");
         }
+        let mut selected = arguments(Some("vision"));
+        selected.selector = Some("berth.dev/pool=h100".into());
+        let text = describe_none(&selected, None, &pools);
+        assert!(text.starts_with("No node with these labels"), "{text}");
     }
 }

@@ -16,6 +16,7 @@ use kube::core::Request;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments};
 use crate::output::{ObjectFormat, print_objects, print_text};
@@ -36,7 +37,7 @@ pub(crate) struct CreateArguments {
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "class", "version", "nodes", "ttl", "expire_after_idle", "labels", "annotations"])]
     file: Option<PathBuf>,
     /// TenantClass. [default: the class `default`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::class_names())]
     class: Option<String>,
     /// Kubernetes version, for example v1.37.1. [default: that of the class]
     #[arg(long, value_name = "VERSION")]

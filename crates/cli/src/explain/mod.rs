@@ -87,7 +87,7 @@ pub(crate) enum ExplainTarget {
     /// Explain to which tenant a host node is assigned, its state and the reason.
     Node {
         /// Name of the node.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = completion::node_names())]
         node: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
