@@ -26,6 +26,7 @@ use crate::output::{ObjectFormat, OutputFormat};
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::snapshot::SnapshotCommand;
+use crate::tenant::NamespacesArgument;
 use crate::token::TokenCommand;
 use crate::usage::UsageArguments;
 
@@ -160,6 +161,8 @@ pub(crate) enum Command {
         after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals\n  berth idle -o json | jq -r '.nodes[] | .name'"
     )]
     Idle {
+        #[command(flatten)]
+        namespaces: NamespacesArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
@@ -183,6 +186,8 @@ pub(crate) enum Command {
     /// Shows the Project of --namespace, or all Projects. If you may not list these, it shows why the tenants that you may list wait.
     #[command(after_help = "Examples:\n  berth quota\n  berth quota -n team-vision\n  berth quota -o json")]
     Quota {
+        #[command(flatten)]
+        namespaces: NamespacesArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
@@ -319,6 +324,8 @@ mod tests {
             "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
+            "berth nodes a -A",
+            "berth encryption status a -A",
             "berth delete",
             "berth delete a --dry-run=all",
             "berth get a --field-selector status.phase=Ready",
@@ -336,6 +343,7 @@ mod tests {
             "berth usage --by team",
             "berth usage --by=",
             "berth usage -o name",
+            "berth usage a -A",
             "berth snapshot",
             "berth snapshot create",
             "berth snapshot create a --ttl 5",
@@ -381,7 +389,10 @@ mod tests {
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",
             "berth quota -o name",
-            "berth idle -o name",
+            "berth idle -A -o name",
+            "berth nodes -A",
+            "berth encryption status -A",
+            "berth quota --all-namespaces",
             "berth nodes -l berth.dev/pool=h100 -o name",
             "berth dev status -o name",
             "berth delete a -i --timeout 1m",
@@ -390,6 +401,7 @@ mod tests {
             "berth usage team/a b --month 2026-11 --by tenant,day --currency EUR -o csv",
             "berth usage --from 2026-11-01 --to 2026-11-02 --by project --by pool -o focus",
             "berth usage --to 2026-11-02 -o wide",
+            "berth usage -A",
             "berth snapshot create team/a --name b --ttl 72h --wait --timeout 1m",
             "berth snapshot ls",
             "berth snapshot list team/a -o name",

@@ -58,7 +58,7 @@ pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> R
     }
     let find = |tenant: &TenantCluster| is_completed(tenant, requested_at).then_some(());
     let missing = format!("certificates of {name} from before the request are not refused yet");
-    rotation::wait_until(&host, &name, arguments.timeout, find, &missing).await?;
+    rotation::wait_until(&host, (&name, &tenant), arguments.timeout, find, &missing).await?;
     let text = format!(
         "refuses client certificates from before {requested_at}; `berth kubeconfig {name} --admin` prints the new kubeconfig"
     );

@@ -19,7 +19,7 @@ use crate::output::{
     NameOnly, ObjectFormat, format_optional, format_rows, format_time, join_lines, print_named, print_note,
 };
 use crate::rotation;
-use crate::tenant::{self, TenantName, print_result, resource_name};
+use crate::tenant::{self, NamespacesArgument, TenantName, print_result, resource_name};
 use crate::wait::parse_timeout;
 
 /// Names of snapshots that are printed at most.
@@ -64,8 +64,10 @@ pub(crate) struct RotateArguments {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. [default: all tenants that encrypt something]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::tenant_names(), conflicts_with = "all_namespaces")]
     name: Option<String>,
+    #[command(flatten)]
+    namespaces: NamespacesArgument,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ObjectFormat,
@@ -154,7 +156,7 @@ async fn rotate(host: &HostArguments, arguments: &RotateArguments) -> Result<Exi
     }
     let find = |tenant: &TenantCluster| find_new_key(tenant, requested_at);
     let missing = format!("not all objects of {name} are encrypted with another key yet");
-    let key = rotation::wait_until(&host, &name, arguments.timeout, find, &missing).await?;
+    let key = rotation::wait_until(&host, (&name, &tenant), arguments.timeout, find, &missing).await?;
     let namespace = tenant.status.and_then(|status| status.control_plane_namespace);
     let text = format!(
         "stores everything encrypted with the key {key}, and the earlier key is deleted. Back up the Secret {}/pki again",
@@ -230,13 +232,13 @@ fn find_new_key(tenant: &TenantCluster, requested_at: Timestamp) -> Option<Strin
 }
 
 async fn show(host: &HostArguments, arguments: &StatusArguments) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
+    let given = arguments.namespaces.given(host);
     let host = host.connect().await?;
     let tenants = if let Some(name) = &arguments.name {
         let (_, tenant) = tenant::find(&host, name).await?;
         vec![TenantView::of(&tenant)]
     } else {
-        let all = tenant::list_visible(&host, given).await?.tenants;
+        let all = tenant::list_visible(&host, given, arguments.namespaces).await?.tenants;
         let mut views: Vec<TenantView> = all.iter().map(TenantView::of).filter(TenantView::encrypts).collect();
         views.sort_by(|one, other| one.tenant.cmp(&other.tenant));
         views

@@ -17,13 +17,15 @@ use crate::node::{self, GpuResources};
 use crate::output::{
     ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects, print_text,
 };
-use crate::tenant::{self, TenantName};
+use crate::tenant::{self, NamespacesArgument, TenantName};
 
 #[derive(Debug, Args)]
 pub(crate) struct NodesArguments {
     /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools, or those of the tenants in --namespace]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::tenant_names(), conflicts_with = "all_namespaces")]
     name: Option<String>,
+    #[command(flatten)]
+    namespaces: NamespacesArgument,
     /// Show the nodes with these labels, as kubectl selects them: topology.kubernetes.io/zone=eu-1a.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
@@ -33,7 +35,7 @@ pub(crate) struct NodesArguments {
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
+    let given = arguments.namespaces.given(host);
     let host = host.connect().await?;
     let parameters = ListParams::default();
     let all = Api::<Node>::all(host.client.clone());
@@ -52,7 +54,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         owners_of(&[tenant], Some(&name))
     } else {
         nodes.retain(|node| is_in_a_pool(node, &pools));
-        let tenants = tenant::list_visible(&host, given).await?.tenants;
+        let tenants = tenant::list_visible(&host, given, arguments.namespaces).await?.tenants;
         if given.is_some() {
             nodes.retain(|node| tenants.iter().any(|tenant| node::is_of(node, tenant)));
         }
@@ -242,6 +244,7 @@ n2    h100  -       Assigned,NotReady  8     -      -";
     fn an_empty_list_says_why_it_is_empty() {
         let arguments = |name: Option<&str>| NodesArguments {
             name: name.map(Into::into),
+            namespaces: NamespacesArgument::default(),
             selector: None,
             output: ObjectFormat::Table,
         };

@@ -24,7 +24,7 @@ pub(crate) async fn run(host: &HostArguments, tenant: &str, owners: &[String]) -
         print_line(format_args!("Berth has stopped no owner in {tenant}."))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = find_wanted(stopped, owners).map_err(Error::Failed)?;
+    let wanted = find_wanted(stopped, owners).map_err(Error::NotFound)?;
     let pending = cluster.annotations().get(RESTORE).map(String::as_str);
     // Another request in between has another resource version, and wins.
     let patch = json!({"metadata": {

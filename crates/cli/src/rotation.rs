@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, failed};
 use crate::host::Host;
-use crate::tenant::TenantName;
+use crate::output::print_note;
+use crate::sleep::how_to_wake;
+use crate::tenant::{TenantName, phase};
 use crate::wait::{ConditionProgress, wait_for};
 
 /// Makes a request that is later than `last`, the last one that control knows. Returns its time.
@@ -30,17 +32,24 @@ pub(crate) async fn request(
     Ok(requested_at)
 }
 
-/// Waits until the tenant has a result, and prints its conditions as they change. `missing` says what is not done when `timeout` is over.
+/// Waits until `tenant` has a result, and prints its conditions as they change. `missing` says what is not done when `timeout` is over. A tenant that
+/// sleeps has none until it is awake, and people learn it at once.
 ///
 /// # Errors
 /// [`Error::Timeout`], or the tenant is gone.
 pub(crate) async fn wait_until<T>(
     host: &Host,
-    name: &TenantName,
+    (name, tenant): (&TenantName, &TenantCluster),
     timeout: Duration,
     find: impl Fn(&TenantCluster) -> Option<T>,
     missing: &str,
 ) -> Result<T, Error> {
+    if phase(tenant) == "Sleeping" {
+        print_note(format_args!(
+            "nothing happens before {name} is awake: {}",
+            how_to_wake(name, tenant)
+        ));
+    }
     let mut progress = ConditionProgress::default();
     let check = async || {
         let tenant = name.get(&host.client).await?;

@@ -1,13 +1,14 @@
 //! TenantClusters as commands name and read them.
 
 use berth_api::{Phase, TenantCluster};
+use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
-use crate::host::{Host, find_object};
+use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, print_line, print_note};
 use crate::suggest;
 use crate::user_config::document;
@@ -170,6 +171,21 @@ pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantC
     }
 }
 
+/// Which namespaces a command about many tenants shows.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct NamespacesArgument {
+    /// Show all namespaces, whatever --namespace says, and fail if you may not list the tenants of all. [default: --namespace, or all that you may list]
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+}
+
+impl NamespacesArgument {
+    /// The one namespace that is shown; none if all are.
+    pub(crate) fn given(self, host: &HostArguments) -> Option<&str> {
+        host.namespace.as_deref().filter(|_| !self.all_namespaces)
+    }
+}
+
 /// The tenants that a command about many of them shows.
 #[derive(Debug)]
 pub(crate) struct VisibleTenants {
@@ -178,12 +194,16 @@ pub(crate) struct VisibleTenants {
     pub(crate) namespace: Option<String>,
 }
 
-/// Lists the tenants of the namespace that `--namespace` gives, or else of all. Who may not list all, as teams usually may not, gets those of
-/// the namespace of the context, and a line on stderr says so.
+/// Lists the tenants of the namespace that is `given`, or else of all. Who may not list all, as teams usually may not, gets those of
+/// the namespace of the context, and a line on stderr says so, unless `namespaces` asks for all.
 ///
 /// # Errors
 /// The user may not list these either, or the host does not answer.
-pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<VisibleTenants, Error> {
+pub(crate) async fn list_visible(
+    host: &Host,
+    given: Option<&str>,
+    namespaces: NamespacesArgument,
+) -> Result<VisibleTenants, Error> {
     let parameters = ListParams::default();
     if given.is_none() {
         match Api::<TenantCluster>::all(host.client.clone()).list(&parameters).await {
@@ -193,7 +213,7 @@ pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<Vis
                     namespace: None,
                 });
             }
-            Err(error) if is_forbidden(&error) => {
+            Err(error) if is_forbidden(&error) && !namespaces.all_namespaces => {
                 print_note(format_args!(
                     "you may not list the tenants of all namespaces: these are of {}",
                     host.namespace
@@ -370,6 +390,21 @@ mod tests {
         assert_eq!(names(true, true).await, ["team/any"]);
         assert_eq!(names(false, true).await, ["team/own"]);
         assert!(names(false, false).await.is_empty());
+    }
+
+    #[test]
+    fn all_namespaces_are_shown_whatever_the_namespace_is() {
+        use clap::Parser as _;
+        let given = |line: &str| {
+            let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+            let crate::args::Command::Idle { namespaces, .. } = arguments.command else {
+                panic!("not idle")
+            };
+            namespaces.given(&arguments.host).map(ToOwned::to_owned)
+        };
+        assert_eq!(given("berth idle"), None);
+        assert_eq!(given("berth idle -n team").as_deref(), Some("team"));
+        assert_eq!(given("berth idle -n team -A"), None);
     }
 
     /// A deletion or a restore would be of another tenant than `--namespace` says.
