@@ -369,7 +369,7 @@ mod tests {
             let service = tower::service_fn(move |request: http::Request<Body>| {
                 let is_own = request.uri().path().contains("/namespaces/team/");
                 let is_allowed = if is_own { may_list_own } else { may_list_all };
-                let (code, body) = if is_allowed {
+                let (code, body): (u16, _) = if is_allowed {
                     let name = if is_own { "own" } else { "any" };
                     let item = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                         "metadata": {"name": name, "namespace": "team"}});
