@@ -48,7 +48,7 @@ pub(crate) struct ConnectArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DisconnectArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. [default: the tenant of the current context]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::connected_tenants())]
     name: Option<String>,
 }
 

@@ -42,12 +42,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
     let Some(name) = &arguments.name else {
         return list::run(host, &arguments.list).await;
     };
-    let host = host.connect().await?;
     if arguments.list.is_watching() {
-        let name = TenantName::parse_for(name, &host)?;
-        return list::watch_one(&host, &name, arguments.list.format()).await;
+        return list::watch_one(host, name, arguments.list.format()).await;
     }
     let format = arguments.list.format().of_objects();
+    let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, name).await?;
     let now = Timestamp::now();
     let details = match format {
@@ -94,4 +93,23 @@ async fn read_control_plane(
 fn next_transitions(periods: Vec<SchedulePeriod>, now: Timestamp) -> Vec<SchedulePeriod> {
     let later = periods.into_iter().filter(|period| period.from.0 > now);
     later.take(TRANSITIONS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    /// Before the host is asked.
+    #[tokio::test]
+    async fn objects_are_not_watched() {
+        for line in ["berth get a -w -o json", "berth get -w -o yaml"] {
+            let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+            let crate::args::Command::Get(get) = arguments.command else {
+                panic!("not get")
+            };
+            let error = run(&arguments.host, &get).await.unwrap_err();
+            assert!(matches!(error, Error::Usage(_)), "{error}");
+        }
+    }
 }

@@ -13,10 +13,10 @@ use kube::api::{Api, ListParams};
 use kube::runtime::watcher;
 
 use crate::error::{Error, failed};
-use crate::host::{Host, HostArguments};
+use crate::host::HostArguments;
 use crate::node;
 use crate::output::{ObjectFormat, list_of, print_objects, print_text};
-use crate::tenant::{self, TenantName, resource_name};
+use crate::tenant::{self, resource_name};
 use text::Columns;
 
 #[derive(Debug, Args)]
@@ -122,10 +122,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a tenant, and then again when it changes.
-pub(crate) async fn watch_one(host: &Host, name: &TenantName, format: ListFormat) -> Result<ExitCode, Error> {
+/// Prints a tenant, and then again when it changes. `name` is what the user calls it.
+pub(crate) async fn watch_one(host: &HostArguments, name: &str, format: ListFormat) -> Result<ExitCode, Error> {
     check_watched(format)?;
-    let (_, tenant) = tenant::find(host, &name.to_string()).await?;
+    let host = host.connect().await?;
+    let (name, tenant) = tenant::find(&host, name).await?;
     let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
     watch::run(name.api(&host.stream_client()?), config, vec![tenant], format).await
 }

@@ -220,6 +220,11 @@ pub(crate) fn remove_context(document: &mut Value, context: &str, previous: Opti
     existed
 }
 
+/// `<namespace>/<name>` of the tenant that a context is of; none if `berth connect` did not make it.
+pub(crate) fn tenant_of(context: &str) -> Option<&str> {
+    context.strip_prefix(PREFIX)
+}
+
 /// The contexts that `berth connect` made.
 pub(crate) fn tenant_contexts(document: &Value) -> Vec<&str> {
     let contexts = document["contexts"].as_array().into_iter().flatten();
