@@ -94,14 +94,31 @@ impl TenantName {
         self.not_found(&list_names(client, &self.namespace).await)
     }
 
-    /// The error for a tenant that does not exist, among these that do.
-    fn not_found(&self, others: &[Self]) -> Error {
-        let near = others.iter().filter_map(|other| {
+    /// Reads the TenantCluster that the user has named.
+    ///
+    /// # Errors
+    /// It does not exist, and the text names those that may be meant; or the host does not answer.
+    pub(crate) async fn find(&self, client: &Client) -> Result<TenantCluster, Error> {
+        let found = find_object(&self.api(client), &self.name).await;
+        match found.map_err(failed("get the tenant"))? {
+            Some(tenant) => Ok(tenant),
+            None => Err(self.find_similar(client).await),
+        }
+    }
+
+    /// Asks whether one of `others` is meant: those of the same name in other namespaces, and those with a similar name; none if none may be.
+    pub(crate) fn ask<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Option<String> {
+        let near = others.into_iter().filter_map(|other| {
             let distance = suggest::distance(&self.name, &other.name)?;
             let is_elsewhere = other.namespace != self.namespace;
             Some(((distance, is_elsewhere), other.to_string()))
         });
-        let question = suggest::ask_for(near.collect());
+        suggest::ask_for(near.collect())
+    }
+
+    /// The error for a tenant that does not exist, among these that do.
+    fn not_found(&self, others: &[Self]) -> Error {
+        let question = self.ask(others);
         let advice = question.unwrap_or_else(|| "`berth list -A` lists all that you may see".into());
         Error::NotFound(format!("there is no TenantCluster {self}; {advice}"))
     }
@@ -164,11 +181,8 @@ impl TenantHead {
 /// Finds the tenant that a command names, in the namespace of the command unless it names one.
 pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
     let name = TenantName::parse_for(text, host)?;
-    let found = find_object(&name.api(&host.client), &name.name).await;
-    match found.map_err(failed("get the tenant"))? {
-        Some(tenant) => Ok((name, tenant)),
-        None => Err(name.find_similar(&host.client).await),
-    }
+    let tenant = name.find(&host.client).await?;
+    Ok((name, tenant))
 }
 
 /// Which namespaces a command about many tenants shows.
