@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Get(GetArguments),
     /// Delete tenants with everything in them, and wait until nothing is left.
     #[command(
-        after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete team-vision/vision team-vision/speech --wait=false\n  berth delete vision --dry-run=server"
+        after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete team-vision/vision team-vision/speech --wait=false\n  berth delete vision --dry-run=server\n  berth delete -f tenant.yaml"
     )]
     Delete(DeleteArguments),
     /// Print a kubeconfig of a tenant: with which people sign in, that of its administrators, or one for a machine that expires.
@@ -328,6 +328,7 @@ mod tests {
             "berth encryption status a -A",
             "berth delete",
             "berth delete a --dry-run=all",
+            "berth delete a -f b",
             "berth get a --field-selector status.phase=Ready",
             "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
@@ -370,6 +371,7 @@ mod tests {
             "berth delete a --wait=false --ignore-not-found",
             "berth delete a --wait",
             "berth delete a team/b -i --dry-run=server -o name",
+            "berth delete -f -",
             "berth connect a -- kubectl get ns -o name",
             "berth connect a --admin",
             "berth kubeconfig a --admin",
@@ -384,7 +386,7 @@ mod tests {
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
             "berth logs a --audit --tail 20",
-            "berth logs a --since 1h30m -f",
+            "berth logs a --since 1h30m -f -c syncer",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",

@@ -1,6 +1,7 @@
 //! `berth delete`: deletes tenants and waits until nothing of them is left.
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use kube::api::{DeleteParams, Preconditions};
 use tokio::time::Instant;
 
 use crate::completion;
-use crate::create::DryRun;
+use crate::create::{DryRun, name_of, read_object};
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, plural, print_line, print_note, print_question};
@@ -20,8 +21,11 @@ use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArguments {
     /// Names of the TenantClusters, or NAMESPACE/NAME.
-    #[arg(required = true, value_name = "NAME", add = completion::tenant_names())]
+    #[arg(required_unless_present = "file", value_name = "NAME", add = completion::tenant_names())]
     names: Vec<String>,
+    /// Delete the TenantCluster in this file; - is stdin.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "names")]
+    file: Option<PathBuf>,
     /// Wait until everything that the tenants had is removed.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     wait: bool,
@@ -47,7 +51,8 @@ type Found = (TenantName, TenantCluster);
 
 pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Result<ExitCode, Error> {
     let host = host.connect().await?;
-    let (found, missing) = find_all(&host, &arguments.names).await?;
+    let names = read_names(arguments, &host.namespace, host.is_namespace_given)?;
+    let (found, missing) = find_all(&host, names).await?;
     let is_asked = arguments.interactive && arguments.dry_run.is_none() && !found.is_empty();
     if is_asked && !confirm(&found, &mut io::stdin().lock())? {
         print_line(format_args!("deletion is cancelled"))?;
@@ -100,14 +105,25 @@ fn describe_deleted(dry_run: Option<DryRun>, is_gone: bool) -> &'static str {
     }
 }
 
+/// The names of the tenants that the arguments name, in the namespace of the command unless they have one.
+///
+/// # Errors
+/// One is no name, the file does not have one tenant, or a namespace is another than that of `--namespace`.
+fn read_names(arguments: &DeleteArguments, namespace: &str, is_given: bool) -> Result<Vec<TenantName>, Error> {
+    if let Some(path) = &arguments.file {
+        return Ok(vec![name_of(&read_object(path, namespace, is_given)?)]);
+    }
+    let names = arguments.names.iter();
+    names
+        .map(|text| TenantName::parse_given(text, namespace, is_given))
+        .collect()
+}
+
 /// The tenants of these names, and the names of those that do not exist.
 ///
 /// # Errors
-/// One is no name, or the host does not answer.
-async fn find_all(host: &Host, names: &[String]) -> Result<(Vec<Found>, Vec<TenantName>), Error> {
-    let names = { names.iter() }
-        .map(|text| TenantName::parse_for(text, host))
-        .collect::<Result<Vec<_>, _>>()?;
+/// The host refuses or does not answer.
+async fn find_all(host: &Host, names: Vec<TenantName>) -> Result<(Vec<Found>, Vec<TenantName>), Error> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for name in names {
         let tenant = find_object(&name.api(&host.client), &name.name).await;
@@ -248,6 +264,28 @@ You are about to delete 2 TenantClusters with everything in them:
   prod/speech (Ready, 2 nodes)
 ";
         assert_eq!(describe_loss(&two), expected);
+    }
+
+    #[test]
+    fn tenants_are_named_by_arguments_or_by_a_file() {
+        use clap::Parser as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tenant.yaml");
+        let text = "apiVersion: berth.dev/v1alpha1\nkind: TenantCluster\nmetadata: {name: speech, namespace: prod}\n";
+        std::fs::write(&path, text).unwrap();
+        let names = |line: &str, is_given: bool| {
+            let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+            let crate::args::Command::Delete(arguments) = arguments.command else {
+                panic!("not delete")
+            };
+            let names = read_names(&arguments, "team", is_given)?;
+            Ok::<_, Error>(names.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let from_file = format!("berth delete -f {}", path.display());
+        assert_eq!(names("berth delete a prod/b", false).unwrap(), ["team/a", "prod/b"]);
+        assert_eq!(names(&from_file, false).unwrap(), ["prod/speech"]);
+        assert!(names("berth delete a prod/b", true).is_err());
+        assert!(names(&from_file, true).is_err());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) struct LogsArguments {
     #[arg(add = completion::tenant_names())]
     name: String,
     /// Component of the control plane. [default: all]
-    #[arg(long, value_parser = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "syncer"])]
+    #[arg(short, long, value_parser = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "syncer"])]
     component: Option<String>,
     /// Print new lines as they come.
     #[arg(short, long)]

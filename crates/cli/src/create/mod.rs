@@ -116,15 +116,23 @@ pub(crate) async fn run(host: &HostArguments, arguments: &CreateArguments) -> Re
 
 fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result<Value, Error> {
     if let Some(path) = &arguments.file {
-        let text = read_file(path)?;
-        let wrong = |error| Error::Failed(format!("{}: {error}", path.display()));
-        return build::from_file(&text, namespace, is_given).map_err(wrong);
+        return read_object(path, namespace, is_given);
     }
     let name = arguments.name.as_deref().unwrap_or_default();
     let name = TenantName::parse_given(name, namespace, is_given)?;
     let mut object = build::from_flags(&name.name, arguments);
     object.metadata.namespace = Some(name.namespace);
     serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))
+}
+
+/// The TenantCluster in a file, with a namespace: its own, or else that of the command. - is stdin.
+///
+/// # Errors
+/// The file cannot be read, does not have one TenantCluster, or has one for another namespace than `--namespace`.
+pub(crate) fn read_object(path: &Path, namespace: &str, is_given: bool) -> Result<Value, Error> {
+    let text = read_file(path)?;
+    let wrong = |error| Error::Failed(format!("{}: {error}", path.display()));
+    build::from_file(&text, namespace, is_given).map_err(wrong)
 }
 
 fn read_file(path: &Path) -> Result<String, Error> {
@@ -141,7 +149,8 @@ fn read_file(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(failed)
 }
 
-fn name_of(object: &Value) -> TenantName {
+/// The name of an object that [`read_object`] has read.
+pub(crate) fn name_of(object: &Value) -> TenantName {
     let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
     TenantName {
         namespace: text("namespace"),
