@@ -356,6 +356,10 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn right_arguments_are_taken() {
         for line in [
             "berth ls -A -l team=vision,stage!=prod -o wide",
             "berth list -w",
