@@ -18,7 +18,7 @@ use crate::completion;
 use crate::error::Error;
 use crate::user_config::document;
 use crate::user_config::file::user_paths;
-use crate::user_config::read::{check_context, read_merged};
+use crate::user_config::read::{check_context, read_file, read_merged};
 use crate::wait::parse_timeout;
 
 /// Time to establish a connection to the host.
@@ -129,7 +129,7 @@ impl HostArguments {
     /// There is no such kubeconfig or context.
     pub(crate) fn read_for_tenant(&self) -> Result<Kubeconfig, Error> {
         let read = match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
+            Some(path) => read_file(path),
             None => read_merged(&user_paths()),
         };
         let read = read.map_err(|error| Error::Failed(format!("cannot use the kubeconfig of the tenant: {error}")));
@@ -143,7 +143,7 @@ impl HostArguments {
 
     async fn read(&self, source: &Source) -> Result<Config, Error> {
         let kubeconfig = match source {
-            Source::File(path) => Kubeconfig::read_from(path).map_err(|error| unusable(&error))?,
+            Source::File(path) => read_file(path).map_err(|error| unusable(&error))?,
             // Nobody has named it: it is in the directory in which the command runs, whoever made that.
             Source::Local(home) => {
                 home.check_private()?;
@@ -223,12 +223,10 @@ fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Opt
     }
 }
 
-/// `30s`, as other durations; `0` as kubectl has it.
+/// `30s`, as other durations, or a number of seconds, as kubectl takes it.
 fn parse_request_timeout(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    parse_timeout(text)
+    let seconds = text.parse::<u32>().map(u64::from);
+    seconds.map_or_else(|_| parse_timeout(text), |seconds| Ok(Duration::from_secs(seconds)))
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> Error {
@@ -336,7 +334,8 @@ mod tests {
         assert_eq!(limits("0s"), (seconds(10), None));
         assert_eq!(limits("2m"), (seconds(10), seconds(120)));
         assert_eq!(limits("2s"), (seconds(2), seconds(2)));
-        assert!(parse_request_timeout("30").is_err());
+        assert_eq!(limits("30"), (seconds(10), seconds(30)));
+        assert!(parse_request_timeout("-1").is_err() && parse_request_timeout("soon").is_err());
     }
 
     /// Otherwise the credential would be for another tenant than the flags name.

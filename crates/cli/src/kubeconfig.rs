@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use berth_process::write_atomic;
 use clap::Args;
-use kube::config::Kubeconfig;
 
 use crate::completion;
 use crate::error::Error;
@@ -14,6 +13,7 @@ use crate::output::{print_line, print_text};
 use crate::tenant;
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::token::service_account::{expiring_kubeconfig, parse_ttl, read_account};
+use crate::user_config::read::read_text;
 
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArguments {
@@ -43,7 +43,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
     let is_admin = arguments.admin || account.is_some();
     let TenantKubeconfig { mut text, issuer } = tenant_kubeconfig::load(&host, &name, &tenant, is_admin).await?;
     if let (Some(account), Some(ttl)) = (account, arguments.ttl) {
-        let administrators = Kubeconfig::from_yaml(&text);
+        let administrators = read_text(&text);
         let administrators = administrators
             .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
         text = expiring_kubeconfig(administrators, account, ttl).await?;

@@ -7,7 +7,7 @@ use berth_api::text::one_line;
 use berth_api::{TenantCluster, conditions, labels, names::host_name};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config, ResourceExt as _};
 use serde::Serialize;
 
@@ -16,6 +16,7 @@ use crate::events::{self, EventView};
 use crate::host::Host;
 use crate::output::join_lines;
 use crate::tenant::{self, TenantName};
+use crate::user_config::read::read_text;
 use crate::wait::format_condition;
 
 /// How long the tenant may take for an answer.
@@ -103,7 +104,7 @@ async fn read_in_tenant(
     }
     let text = tenant::read_kubeconfig(host, tenant_name, tenant).await?;
     let unusable = |error: &dyn std::fmt::Display| Error::Failed(format!("its kubeconfig cannot be used: {error}"));
-    let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| unusable(&error))?;
+    let kubeconfig = read_text(&text).map_err(|error| unusable(&error))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| unusable(&error))?;
     config.connect_timeout = Some(TIMEOUT);

@@ -1,19 +1,35 @@
 //! The kubeconfigs of the user, as kubectl reads them.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::config::{Kubeconfig, KubeconfigError};
 
 use crate::error::Error;
 use crate::suggest;
 
+/// The kubeconfig in a file.
+///
+/// # Errors
+/// It cannot be read. The text quotes no line of the file, which may have keys and tokens.
+pub(crate) fn read_file(path: &Path) -> Result<Kubeconfig, String> {
+    Kubeconfig::read_from(path).map_err(|error| describe_file(path, &error))
+}
+
+/// A kubeconfig that is no file.
+///
+/// # Errors
+/// What is wrong, without a line of it.
+pub(crate) fn read_text(text: &str) -> Result<Kubeconfig, String> {
+    Kubeconfig::from_yaml(text).map_err(|error| describe(&error))
+}
+
 /// The kubeconfigs of the user as one. As kubectl does it, a file that does not exist is left out, and an empty current context is none: the
 /// next file may name one.
 ///
 /// # Errors
-/// None of the files exists, one cannot be read, or they do not fit together.
-pub(crate) fn read_merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+/// None of the files exists, one cannot be read, or they do not fit together. The text quotes no line of the files.
+pub(crate) fn read_merged(paths: &[PathBuf]) -> Result<Kubeconfig, String> {
     let mut merged: Option<Kubeconfig> = None;
     let mut missing = None;
     for path in paths {
@@ -21,15 +37,31 @@ pub(crate) fn read_merged(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigErr
             Ok(mut next) => {
                 next.current_context = next.current_context.filter(|name| !name.is_empty());
                 merged = Some(match merged {
-                    Some(merged) => merged.merge(next)?,
+                    Some(merged) => merged.merge(next).map_err(|error| describe_file(path, &error))?,
                     None => next,
                 });
             }
-            Err(error) if is_missing(&error) => missing = missing.or(Some(error)),
-            Err(error) => return Err(error),
+            Err(error) if is_missing(&error) => missing = missing.or(Some(error.to_string())),
+            Err(error) => return Err(describe_file(path, &error)),
         }
     }
-    merged.ok_or_else(|| missing.unwrap_or(KubeconfigError::FindPath))
+    merged.ok_or_else(|| missing.unwrap_or_else(|| KubeconfigError::FindPath.to_string()))
+}
+
+/// What is wrong with a file. The text has its path.
+fn describe_file(path: &Path, error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(..) => error.to_string(),
+        error => format!("{}: {}", path.display(), describe(error)),
+    }
+}
+
+/// What is wrong with a kubeconfig, without the lines that the parser quotes.
+fn describe(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(error) => error.without_snippet().to_string(),
+        error => error.to_string(),
+    }
 }
 
 fn is_missing(error: &KubeconfigError) -> bool {
@@ -74,11 +106,27 @@ mod tests {
         let contexts: Vec<&str> = merged.contexts.iter().map(|context| context.name.as_str()).collect();
         assert_eq!(contexts, ["a", "b", "c"]);
         assert_eq!(merged.current_context.as_deref(), Some("b"));
-        let error = read_merged(&[path("none"), path("neither")]).unwrap_err().to_string();
+        let error = read_merged(&[path("none"), path("neither")]).unwrap_err();
         assert!(error.contains("/none"), "{error}");
-        std::fs::write(path("broken"), "[").unwrap();
-        assert!(read_merged(&[path("a"), path("broken")]).is_err());
-        assert!(matches!(read_merged(&[]), Err(KubeconfigError::FindPath)));
+        assert!(read_merged(&[]).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_kubeconfig_is_said_without_its_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let (whole, broken) = (folder.path().join("whole"), folder.path().join("broken"));
+        std::fs::write(&whole, "{}").unwrap();
+        let text = "users:\n- name: a\n  user:\n    token: \"CANARY\" x\n";
+        std::fs::write(&broken, text).unwrap();
+        let of_file = read_file(&broken).unwrap_err();
+        let of_files = read_merged(&[whole, broken]).unwrap_err();
+        assert!(
+            of_file.contains("/broken: ") && of_file == of_files,
+            "{of_file} {of_files}"
+        );
+        for error in [of_file, read_text(text).unwrap_err()] {
+            assert!(!error.contains("CANARY"), "{error}");
+        }
     }
 
     #[test]

@@ -170,6 +170,8 @@ fn text_survives_reading_and_writing() {
     document["users"][0]["user"]["token"] = json!("x".repeat(3000));
     assert_eq!(parse(&render(&document).unwrap()).unwrap(), document);
     assert!(parse("- a").is_err());
+    let error = parse("key: \"CANARY\" x\n").unwrap_err();
+    assert!(!error.contains("CANARY"), "{error}");
     let broken = json!({"current-context": "a"});
     assert!(add_context(&mut host(), "berth/a/b", &broken, None, None).is_err());
 }
