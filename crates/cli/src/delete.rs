@@ -15,7 +15,7 @@ use crate::create::{DryRun, name_of, read_object};
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, plural, print_line, print_note, print_question};
-use crate::tenant::{TenantName, phase, print_result};
+use crate::tenant::{TenantName, list_names, phase, print_result};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
 #[derive(Debug, Args)]
@@ -58,19 +58,21 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
         print_line(format_args!("deletion is cancelled"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut failures = if arguments.ignore_not_found {
+        Vec::new()
+    } else {
+        describe_missing(&host, &missing).await
+    };
     let deadline = Instant::now() + arguments.timeout;
-    let (mut deleted, mut failure) = (Vec::new(), None);
+    let mut deleted = Vec::new();
     for (name, tenant) in &found {
         match delete(&host, name, tenant, arguments.dry_run).await {
             Ok(()) => deleted.push((name, tenant)),
             Err(error) => {
-                failure = Some(error);
+                failures.push(error);
                 break;
             }
         }
-    }
-    if failure.is_none() && !arguments.ignore_not_found {
-        failure = describe_missing(&host, &missing).await;
     }
     // Those before a failure are being deleted, and people learn it.
     let is_waiting = arguments.wait && arguments.dry_run.is_none();
@@ -83,16 +85,18 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
                 String::new()
             };
             let waited = wait_until_gone(&host, name, tenant.metadata.uid.as_ref(), &prefix, left).await;
-            if waited.is_err()
-                && let Some(failure) = &failure
-            {
-                print_note(format_args!("{failure}"));
+            if let Err(error) = waited {
+                failures.push(error);
+                continue;
             }
-            waited?;
         }
         print_result(name, arguments.output, describe_deleted(arguments.dry_run, is_waiting))?;
     }
-    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+    let last = failures.pop();
+    for failure in failures {
+        print_note(format_args!("{failure}"));
+    }
+    last.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// What became of a tenant, behind its name.
@@ -105,18 +109,23 @@ fn describe_deleted(dry_run: Option<DryRun>, is_gone: bool) -> &'static str {
     }
 }
 
-/// The names of the tenants that the arguments name, in the namespace of the command unless they have one.
+/// The names of the tenants that the arguments name, each once, in the namespace of the command unless they have one.
 ///
 /// # Errors
 /// One is no name, the file does not have one tenant, or a namespace is another than that of `--namespace`.
 fn read_names(arguments: &DeleteArguments, namespace: &str, is_given: bool) -> Result<Vec<TenantName>, Error> {
     if let Some(path) = &arguments.file {
-        return Ok(vec![name_of(&read_object(path, namespace, is_given)?)]);
+        let name = name_of(&read_object(path, namespace, is_given)?);
+        return Ok(vec![TenantName::parse(&name.to_string(), namespace)?]);
     }
-    let names = arguments.names.iter();
-    names
-        .map(|text| TenantName::parse_given(text, namespace, is_given))
-        .collect()
+    let mut names = Vec::new();
+    for text in &arguments.names {
+        let name = TenantName::parse_given(text, namespace, is_given)?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// The tenants of these names, and the names of those that do not exist.
@@ -135,13 +144,13 @@ async fn find_all(host: &Host, names: Vec<TenantName>) -> Result<(Vec<Found>, Ve
     Ok((found, missing))
 }
 
-/// The error for tenants that do not exist, the last of them; a line for each of the others is printed. None if all exist.
-async fn describe_missing(host: &Host, missing: &[TenantName]) -> Option<Error> {
-    let (last, others) = missing.split_last()?;
-    for name in others {
-        print_note(format_args!("{}", name.find_similar(&host.client).await));
-    }
-    Some(last.find_similar(&host.client).await)
+/// An error for each tenant that does not exist, with those that may be meant: they are listed once.
+async fn describe_missing(host: &Host, missing: &[TenantName]) -> Vec<Error> {
+    let Some(first) = missing.first() else {
+        return Vec::new();
+    };
+    let others = list_names(&host.client, &first.namespace).await;
+    missing.iter().map(|name| name.not_found(&others)).collect()
 }
 
 /// Deletes the tenant that was found, and not one that got its name meanwhile.
@@ -282,10 +291,15 @@ You are about to delete 2 TenantClusters with everything in them:
             Ok::<_, Error>(names.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let from_file = format!("berth delete -f {}", path.display());
-        assert_eq!(names("berth delete a prod/b", false).unwrap(), ["team/a", "prod/b"]);
+        assert_eq!(
+            names("berth delete a prod/b team/a", false).unwrap(),
+            ["team/a", "prod/b"]
+        );
         assert_eq!(names(&from_file, false).unwrap(), ["prod/speech"]);
         assert!(names("berth delete a prod/b", true).is_err());
         assert!(names(&from_file, true).is_err());
+        std::fs::write(&path, text.replace("speech", "../../speech")).unwrap();
+        assert!(matches!(names(&from_file, false), Err(Error::Usage(_))));
     }
 
     #[test]

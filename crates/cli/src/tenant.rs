@@ -117,7 +117,7 @@ impl TenantName {
     }
 
     /// The error for a tenant that does not exist, among these that do.
-    fn not_found(&self, others: &[Self]) -> Error {
+    pub(crate) fn not_found(&self, others: &[Self]) -> Error {
         let question = self.ask(others);
         let advice = question.unwrap_or_else(|| "`berth list -A` lists all that you may see".into());
         Error::NotFound(format!("there is no TenantCluster {self}; {advice}"))
@@ -125,7 +125,7 @@ impl TenantName {
 }
 
 /// The names of all tenants, or of those in the namespace if the user may not list others; none if these may not be listed either.
-async fn list_names(client: &Client, namespace: &str) -> Vec<TenantName> {
+pub(crate) async fn list_names(client: &Client, namespace: &str) -> Vec<TenantName> {
     let parameters = ListParams::default();
     let all = Api::<TenantCluster>::all(client.clone());
     let mut list = all.list_metadata(&parameters).await;

@@ -73,7 +73,7 @@ pub(crate) struct CreateArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DryRun {
-    /// Send nothing that changes something.
+    /// Do not ask the API server to change anything.
     Client,
     /// Let the API server check it.
     Server,
