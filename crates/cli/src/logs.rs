@@ -119,7 +119,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// `5m`, `1h30m`: an age in whole seconds. As with kubectl, a part of a second counts as one.
+/// `5m`, `1h30m`: an age in whole seconds. A part of a second counts as one.
 fn parse_age(text: &str) -> Result<i64, String> {
     let age = parse_timeout(text)?;
     let seconds = age.as_secs() + u64::from(age.subsec_nanos() > 0);

@@ -64,7 +64,7 @@ pub(crate) struct CreateArguments {
     #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
