@@ -240,7 +240,12 @@ pub(crate) fn namespace_names() -> ArgValueCompleter {
 /// The namespaces of the host, or those of the tenants that the user may see: teams usually may not list namespaces.
 fn complete_namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = std::env::args().collect();
-    let found = ask_host(words_of_user(&words), async |host| {
+    let arguments = HostArguments {
+        // It is the word that is being completed.
+        namespace: None,
+        ..parse_host_arguments(words_of_user(&words))
+    };
+    let found = ask(&arguments, async |host| {
         if let Some(names) = list_names::<Namespace>(&host).await {
             return Some(names);
         }
@@ -295,11 +300,15 @@ fn names_that_begin(mut names: Vec<String>, current: &str) -> Vec<String> {
 }
 
 /// What the host says that the words of the user name; none if it does not answer soon.
-fn ask_host<T>(words: &[String], ask: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
-    let host = parse_host_arguments(words);
+fn ask_host<T>(words: &[String], question: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
+    ask(&parse_host_arguments(words), question)
+}
+
+/// The same for the host that flags name.
+fn ask<T>(arguments: &HostArguments, question: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.ok()?;
-    let asked = async { ask(host.connect().await.ok()?).await };
+    let asked = async { question(arguments.connect().await.ok()?).await };
     runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await.ok()? })
 }
 

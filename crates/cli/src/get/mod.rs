@@ -61,7 +61,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
 async fn read_details(host: &Host, name: &TenantName, tenant: &TenantCluster, now: Timestamp) -> Details {
     let about = ("TenantCluster", name.name.as_str());
     let events = events::list(&host.client, &name.namespace, about, tenant.metadata.uid.as_deref());
-    let ((nodes, transitions), events) = tokio::join!(read_control_plane(host, tenant, now), events);
+    let control_plane = Box::pin(read_control_plane(host, tenant, now));
+    let ((nodes, transitions), events) = tokio::join!(control_plane, events);
     Details {
         nodes,
         transitions,
