@@ -236,13 +236,23 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::error::failed;
     use berth_api::TenantCluster;
     use serde_json::{Value, json};
     use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// A host with this client, in a command without `--namespace`.
+    pub(crate) fn host_of(client: Client, namespace: &str) -> Host {
+        Host {
+            client,
+            namespace: namespace.into(),
+            is_namespace_given: false,
+            config: Config::new("http://127.0.0.1:1".parse().unwrap()),
+        }
+    }
 
     /// An API server that accepts connections and answers nothing.
     #[tokio::test]

@@ -4,7 +4,7 @@ use berth_api::{Phase, TenantCluster};
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
@@ -319,6 +319,7 @@ pub(crate) fn phase(tenant: &TenantCluster) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tests::host_of;
     use kube::client::Body;
     use serde_json::json;
 
@@ -376,34 +377,57 @@ mod tests {
         assert_eq!(name("team/audio").not_found(&[]).exit_code(), 3);
     }
 
+    /// A host that has the tenant team/any, and is asked by somebody who may list the tenants of all namespaces, or those of the namespace `team`,
+    /// of which it says that there is team/own.
+    fn client_of_user(may_list_all: bool, may_list_own: bool) -> Client {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_own = request.uri().path().contains("/namespaces/team/");
+            let is_allowed = if is_own { may_list_own } else { may_list_all };
+            let (code, body): (u16, _) = if is_allowed {
+                let name = if is_own { "own" } else { "any" };
+                let item = json!({"kind": "TenantCluster", "apiVersion": "berth.dev/v1alpha1", "spec": {},
+                    "metadata": {"name": name, "namespace": "team"}});
+                let list = json!({"kind": "TenantClusterList", "apiVersion": "berth.dev/v1alpha1", "metadata": {}, "items": [item]});
+                (200, list)
+            } else {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403});
+                (403, status)
+            };
+            let answer = http::Response::builder()
+                .status(code)
+                .body(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+        });
+        Client::new(service, "default")
+    }
+
     /// Teams may list the tenants of their namespace only.
     #[tokio::test]
     async fn names_are_those_that_the_user_may_list() {
         let names = async |may_list_all: bool, may_list_own: bool| {
-            let service = tower::service_fn(move |request: http::Request<Body>| {
-                let is_own = request.uri().path().contains("/namespaces/team/");
-                let is_allowed = if is_own { may_list_own } else { may_list_all };
-                let (code, body): (u16, _) = if is_allowed {
-                    let name = if is_own { "own" } else { "any" };
-                    let item = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                        "metadata": {"name": name, "namespace": "team"}});
-                    let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [item]});
-                    (200, list)
-                } else {
-                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403});
-                    (403, status)
-                };
-                let answer = http::Response::builder()
-                    .status(code)
-                    .body(Body::from(body.to_string().into_bytes()));
-                async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
-            });
-            let names = list_names(&Client::new(service, "default"), "team").await;
+            let names = list_names(&client_of_user(may_list_all, may_list_own), "team").await;
             names.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(names(true, true).await, ["team/any"]);
         assert_eq!(names(false, true).await, ["team/own"]);
         assert!(names(false, false).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_may_not_list_all_tenants_gets_those_of_the_context_and_an_error_with_all_namespaces() {
+        let list = async |may_list_all: bool, given: Option<&str>, all_namespaces: bool| {
+            let host = host_of(client_of_user(may_list_all, true), "team");
+            let visible = list_visible(&host, given, NamespacesArgument { all_namespaces }).await?;
+            let names: Vec<String> = visible.tenants.iter().map(ResourceExt::name_any).collect();
+            Ok::<_, Error>((names.concat(), visible.namespace))
+        };
+        let (any, own) = (("any".to_owned(), None), ("own".to_owned(), Some("team".to_owned())));
+        assert_eq!(list(true, None, false).await.unwrap(), any);
+        assert_eq!(list(true, None, true).await.unwrap(), any);
+        assert_eq!(list(true, Some("team"), false).await.unwrap(), own);
+        assert_eq!(list(false, None, false).await.unwrap(), own);
+        let error = list(false, None, true).await.unwrap_err().to_string();
+        assert!(error.contains("ask the platform for this permission"), "{error}");
     }
 
     #[test]
