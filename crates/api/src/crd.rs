@@ -366,6 +366,40 @@ mod tests {
         }
     }
 
+    /// The API server refuses a definition that selects by anything else, and a list by a field that is not selectable.
+    #[test]
+    fn fields_that_lists_can_be_selected_by_are_texts() {
+        let selectable: Vec<String> = all()
+            .iter()
+            .flat_map(|crd| {
+                let version = serde_json::to_value(&crd.spec.versions[0]).unwrap();
+                let fields = version["selectableFields"].as_array().cloned().unwrap_or_default();
+                let paths = fields
+                    .into_iter()
+                    .map(|field| field["jsonPath"].as_str().unwrap().to_owned());
+                let check = |path: String| {
+                    let pointer = path.replace('.', "/properties/");
+                    let schema = version["schema"]["openAPIV3Schema"].pointer(&pointer);
+                    assert_eq!(
+                        schema.map(|schema| &schema["type"]),
+                        Some(&Value::from("string")),
+                        "{path}"
+                    );
+                    format!("{}{path}", crd.spec.names.kind)
+                };
+                paths.map(check).collect::<Vec<_>>()
+            })
+            .collect();
+        let expected = [
+            "Project.spec.organizationName",
+            "TenantCluster.status.phase",
+            "TenantCluster.status.className",
+            "TenantSnapshot.spec.tenantClusterName",
+            "TenantSnapshot.status.phase",
+        ];
+        assert_eq!(selectable, expected);
+    }
+
     #[test]
     fn a_class_shows_the_version_of_its_new_tenants() {
         let class = all().into_iter().find(|crd| crd.spec.names.kind == "TenantClass");

@@ -19,6 +19,7 @@ pub const ALL_NAMESPACES: &str = "*";
     derive = "PartialEq",
     shortname = "proj",
     category = "berth",
+    selectable = ".spec.organizationName",
     doc = "Namespaces whose TenantClusters share quotas.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),

@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq",
     shortname = "tc",
     category = "berth",
+    selectable = ".status.phase",
+    selectable = ".status.className",
     doc = "A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),

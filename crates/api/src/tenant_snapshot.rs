@@ -27,6 +27,8 @@ pub const MOST_SNAPSHOT_ATTEMPTS: u32 = 5;
     derive = "PartialEq",
     shortname = "tsnap",
     category = "berth",
+    selectable = ".spec.tenantClusterName",
+    selectable = ".status.phase",
     doc = "A backup of what one tenant stores, in the platform's object store. The tenant can be set back to it.",
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenantClusterName"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),

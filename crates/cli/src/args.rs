@@ -26,6 +26,7 @@ use crate::output::{ObjectFormat, OutputFormat};
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::snapshot::SnapshotCommand;
+use crate::tenant::NamespacesArgument;
 use crate::token::TokenCommand;
 use crate::usage::UsageArguments;
 
@@ -59,17 +60,19 @@ pub(crate) enum Command {
     /// The column GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the status says.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json"
+        after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json\n  berth list -A --field-selector status.phase=Sleeping"
     )]
     List(ListArguments),
     /// Describe a tenant: its conditions, endpoint, nodes, quota, violations, schedule and expiry. Without a name, list tenants.
     #[command(
         visible_alias = "describe",
-        after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get -A"
+        after_help = "Examples:\n  berth get vision -n team-vision\n  berth get team-vision/vision -o yaml\n  berth get team-vision/vision --watch\n  berth get -A"
     )]
     Get(GetArguments),
-    /// Delete a tenant with everything in it, and wait until nothing is left.
-    #[command(after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete vision --wait=false")]
+    /// Delete tenants with everything in them, and wait until nothing is left.
+    #[command(
+        after_help = "Examples:\n  berth delete vision -n team-vision\n  berth delete team-vision/vision team-vision/speech --wait=false\n  berth delete vision --dry-run=server\n  berth delete -f tenant.yaml"
+    )]
     Delete(DeleteArguments),
     /// Print a kubeconfig of a tenant: with which people sign in, that of its administrators, or one for a machine that expires.
     ///
@@ -100,10 +103,15 @@ pub(crate) enum Command {
     )]
     Connect(ConnectArguments),
     /// Remove the context that `connect` added, and go back to the one before.
+    #[command(after_help = "Examples:\n  berth disconnect\n  berth disconnect team-vision/vision")]
     Disconnect(DisconnectArguments),
     /// Let a tenant sleep: its control plane stops and its nodes go back to their pools.
+    #[command(after_help = "Examples:\n  berth sleep vision -n team-vision\n  berth sleep team-vision/vision --wait")]
     Sleep(SleepArguments),
     /// Wake a tenant that sleeps.
+    #[command(
+        after_help = "Examples:\n  berth wake vision -n team-vision\n  berth wake team-vision/vision --wait --timeout 5m"
+    )]
     Wake(SleepArguments),
     /// Take snapshots of what a tenant stores, and set the tenant back to one.
     Snapshot {
@@ -111,17 +119,20 @@ pub(crate) enum Command {
         command: SnapshotCommand,
     },
     /// Show the nodes of host node pools, or of one tenant.
-    #[command(after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision")]
+    #[command(
+        after_help = "Examples:\n  berth nodes\n  berth nodes team-vision/vision\n  berth nodes -l topology.kubernetes.io/zone=eu-1a"
+    )]
     Nodes(NodesArguments),
     /// Print the logs of a tenant's control plane.
     #[command(
-        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --audit --tail 20"
+        after_help = "Examples:\n  berth logs team-vision/vision --component kube-apiserver --tail 100 -f\n  berth logs team-vision/vision --since 10m\n  berth logs team-vision/vision --audit --tail 20"
     )]
     Logs(LogsArguments),
     /// Check the host cluster and the installation of Berth. Exits with status 1 if there is a problem.
     ///
     /// Reads only. What you may not read is reported as a warning. The expiry of certificates is read from Secrets of Berth, and
     /// nothing of them is printed but the time.
+    #[command(after_help = "Examples:\n  berth doctor\n  berth doctor --context prod -o json")]
     Doctor(DoctorArguments),
     /// Collect what is needed to find a fault.
     Debug {
@@ -150,6 +161,8 @@ pub(crate) enum Command {
         after_help = "Examples:\n  berth idle\n  berth idle -n team-vision\n  berth idle -o json | jq .totals\n  berth idle -o json | jq -r '.nodes[] | .name'"
     )]
     Idle {
+        #[command(flatten)]
+        namespaces: NamespacesArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
@@ -173,6 +186,8 @@ pub(crate) enum Command {
     /// Shows the Project of --namespace, or all Projects. If you may not list these, it shows why the tenants that you may list wait.
     #[command(after_help = "Examples:\n  berth quota\n  berth quota -n team-vision\n  berth quota -o json")]
     Quota {
+        #[command(flatten)]
+        namespaces: NamespacesArgument,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: ObjectFormat,
@@ -292,9 +307,18 @@ mod tests {
             "berth create",
             "berth create a -f b",
             "berth create a --nodes h100",
-            "berth create a --timeout soon",
+            "berth create a --wait --timeout soon",
+            "berth create a --timeout 1m",
+            "berth wake a --timeout 1m",
+            "berth credentials rotate a --timeout 1m",
+            "berth encryption rotate a --timeout 1m",
+            "berth snapshot create a --timeout 1m",
+            "berth snapshot restore a b --timeout 1m",
+            "berth create a --wait=soon",
+            "berth sleep a -o json",
             "berth logs a --component nginx",
             "berth logs a --tail -1",
+            "berth logs a --since 0s",
             "berth logs a -f --previous",
             "berth logs a --audit=all",
             "berth create a --ttl 5",
@@ -306,10 +330,17 @@ mod tests {
             "berth encryption status a -o wide",
             "berth doctor -o name",
             "berth get a -A",
-            "berth get a --watch",
+            "berth nodes a -A",
+            "berth encryption status a -A",
+            "berth delete",
+            "berth delete a --dry-run=all",
+            "berth delete a -f b",
+            "berth get a --field-selector status.phase=Ready",
             "berth explain tenant a -o wide",
             "berth kubeconfig a --ttl 1h",
             "berth kubeconfig a --service-account ci/deploy",
+            "berth kubeconfig a --ttl 5m --service-account ci/deploy",
+            "berth token service-account ci/deploy --ttl soon",
             "berth kubeconfig a --admin --ttl 1h --service-account ci/deploy",
             "berth token oidc --issuer https://a --client-id b --ca-file c --ca-data ZA==",
             "berth usage --month 2026-13",
@@ -319,6 +350,7 @@ mod tests {
             "berth usage --by team",
             "berth usage --by=",
             "berth usage -o name",
+            "berth usage a -A",
             "berth snapshot",
             "berth snapshot create",
             "berth snapshot create a --ttl 5",
@@ -330,33 +362,51 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn right_arguments_are_taken() {
         for line in [
             "berth ls -A -l team=vision,stage!=prod -o wide",
             "berth list -w",
             "berth get",
             "berth get -A -w",
+            "berth get a -w",
+            "berth list -A --field-selector status.phase!=Ready",
+            "berth list --request-timeout 0 --namespace team",
+            "berth list --request-timeout 30",
             "berth get a -o wide",
             "berth describe a",
             "berth create a --nodes h100=1,burst:h100=0..2 --dry-run=client -o name",
             "berth create -f -",
             "berth delete a --wait=false --ignore-not-found",
             "berth delete a --wait",
+            "berth delete a team/b -i --dry-run=server -o name",
+            "berth delete -f -",
             "berth connect a -- kubectl get ns -o name",
             "berth connect a --admin",
             "berth kubeconfig a --admin",
             "berth disconnect",
+            "berth create a --wait=false",
             "berth sleep a --wait --timeout 1m",
-            "berth credentials rotate team/a --wait",
-            "berth encryption rotate team/a --wait --timeout 1h",
+            "berth wake --wait a -o name",
+            "berth sleep a --wait=true",
+            "berth credentials rotate team/a --wait -o name",
+            "berth encryption rotate team/a --wait --timeout 1h -o name",
             "berth encryption status",
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
             "berth logs a --audit --tail 20",
+            "berth logs a --since 1h30m -f -c syncer",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
             "berth explain tenant team/a -o name",
             "berth quota -o name",
-            "berth idle -o name",
+            "berth idle -A -o name",
+            "berth nodes -A",
+            "berth encryption status -A",
+            "berth quota --all-namespaces",
+            "berth nodes -l berth.dev/pool=h100 -o name",
             "berth dev status -o name",
             "berth delete a -i --timeout 1m",
             "berth create a --label team=vision,stage=prod --annotation note=a=b --ttl 1h30m",
@@ -364,7 +414,10 @@ mod tests {
             "berth usage team/a b --month 2026-11 --by tenant,day --currency EUR -o csv",
             "berth usage --from 2026-11-01 --to 2026-11-02 --by project --by pool -o focus",
             "berth usage --to 2026-11-02 -o wide",
+            "berth usage -A",
             "berth snapshot create team/a --name b --ttl 72h --wait --timeout 1m",
+            "berth snapshot create a --wait=false",
+            "berth snapshot restore a b -y --wait=true --timeout 1m",
             "berth snapshot ls",
             "berth snapshot list team/a -o name",
             "berth snapshot restore team/a b -y --without-saving --wait",

@@ -1,25 +1,31 @@
-//! Completion for shells: commands and flags, and the names of the tenants and snapshots that the user may see.
+//! Completion for shells: commands and flags, and the names of contexts, namespaces and objects that the user may see.
 //!
 //! A shell runs `berth` with [`VARIABLE`] set, as the script of `berth completion` says; kubectl runs it as [`KUBECTL_COMPLETER`].
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_api::{TenantCluster, TenantSnapshot};
+use berth_api::{TenantClass, TenantCluster, TenantSnapshot};
 use clap::Command;
 use clap_complete::Shell;
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
 use crate::output::print_bytes;
 use crate::tenant::{TenantName, phase};
+use crate::user_config::document;
+use crate::user_config::file::user_paths;
+use crate::user_config::read::read_merged;
 
 /// Environment variable with the shell that asks.
 const VARIABLE: &str = "BERTH_COMPLETE";
@@ -32,10 +38,18 @@ const KUBECTL_PLUGIN: &str = "kubectl-berth";
 const NO_FILES: &str = ":4";
 /// How long the host may take: somebody waits at the keyboard.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How many tenants or snapshots are asked for.
+/// How many objects of a kind are asked for.
 const MOST_OBJECTS: u32 = 500;
 /// Flags of `berth snapshot restore` whose value may be the next word.
-const FLAGS_WITH_VALUE: [&str; 6] = ["-n", "--namespace", "--context", "--kubeconfig", "--home", "--timeout"];
+const FLAGS_WITH_VALUE: [&str; 7] = [
+    "-n",
+    "--namespace",
+    "--context",
+    "--kubeconfig",
+    "--home",
+    "--request-timeout",
+    "--timeout",
+];
 
 /// The name by which this program was started.
 fn program_name() -> Option<OsString> {
@@ -189,12 +203,112 @@ fn snapshot_candidates(
     found
 }
 
+/// Completes a flag that names a context of the kubeconfig.
+pub(crate) fn context_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_contexts)
+}
+
+fn complete_contexts(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let host = HostArguments {
+        // It is the word that is being completed.
+        context: None,
+        ..parse_host_arguments(words_of_user(&words))
+    };
+    let contexts = host.read_for_tenant().map(|kubeconfig| kubeconfig.contexts);
+    let names = contexts.unwrap_or_default().into_iter().map(|context| context.name);
+    candidates_that_begin(names.collect(), current)
+}
+
+/// Completes an argument that names a tenant with a context in the kubeconfig of the user. The host is not asked.
+pub(crate) fn connected_tenants() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_connected)
+}
+
+fn complete_connected(current: &OsStr) -> Vec<CompletionCandidate> {
+    let contexts = read_merged(&user_paths()).map(|kubeconfig| kubeconfig.contexts);
+    let contexts = contexts.unwrap_or_default().into_iter();
+    let names = contexts.filter_map(|context| document::tenant_of(&context.name).map(str::to_owned));
+    candidates_that_begin(names.collect(), current)
+}
+
+/// Completes a flag that names a namespace.
+pub(crate) fn namespace_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_namespaces)
+}
+
+/// The namespaces of the host, or those of the tenants that the user may see: teams usually may not list namespaces.
+fn complete_namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let arguments = HostArguments {
+        // It is the word that is being completed.
+        namespace: None,
+        ..parse_host_arguments(words_of_user(&words))
+    };
+    let found = ask(&arguments, async |host| {
+        if let Some(names) = list_names::<Namespace>(&host).await {
+            return Some(names);
+        }
+        let tenants = list_tenants(&host).await?;
+        Some(tenants.iter().filter_map(ResourceExt::namespace).collect())
+    });
+    candidates_that_begin(found.unwrap_or_default(), current)
+}
+
+/// Completes an argument that names a node of the host.
+pub(crate) fn node_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_names::<Node>)
+}
+
+/// Completes a flag that names a TenantClass.
+pub(crate) fn class_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_names::<TenantClass>)
+}
+
+/// The objects of a kind without namespaces that begin with `current`.
+fn complete_names<K>(current: &OsStr) -> Vec<CompletionCandidate>
+where
+    K: Clone + Debug + DeserializeOwned + Resource<DynamicType = ()>,
+{
+    let words: Vec<String> = std::env::args().collect();
+    let found = ask_host(words_of_user(&words), async |host| list_names::<K>(&host).await);
+    candidates_that_begin(found.unwrap_or_default(), current)
+}
+
+/// The names of the objects of a kind without namespaces; none if the user may not list them.
+async fn list_names<K>(host: &Host) -> Option<Vec<String>>
+where
+    K: Clone + Debug + DeserializeOwned + Resource<DynamicType = ()>,
+{
+    let all: Api<K> = Api::all(host.client.clone());
+    let list = all.list_metadata(&ListParams::default().limit(MOST_OBJECTS)).await;
+    let objects = list.ok()?.items;
+    Some(objects.iter().map(ResourceExt::name_any).collect())
+}
+
+fn candidates_that_begin(names: Vec<String>, current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = names_that_begin(names, &current.to_string_lossy());
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The names that begin with `current`, in their order, each once.
+fn names_that_begin(mut names: Vec<String>, current: &str) -> Vec<String> {
+    names.retain(|name| name.starts_with(current));
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// What the host says that the words of the user name; none if it does not answer soon.
-fn ask_host<T>(words: &[String], ask: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
-    let host = parse_host_arguments(words);
+fn ask_host<T>(words: &[String], question: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
+    ask(&parse_host_arguments(words), question)
+}
+
+/// The same for the host that flags name.
+fn ask<T>(arguments: &HostArguments, question: impl AsyncFnOnce(Host) -> Option<T>) -> Option<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.ok()?;
-    let asked = async { ask(host.connect().await.ok()?).await };
+    let asked = async { question(arguments.connect().await.ok()?).await };
     runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await.ok()? })
 }
 
@@ -255,118 +369,10 @@ fn parse_host_arguments(words: &[String]) -> HostArguments {
         context: find("--context"),
         namespace: find("--namespace").or_else(|| find("-n")),
         home: home.unwrap_or_else(|| ".berth".into()).into(),
+        request_timeout: TIMEOUT,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory as _;
-    use serde_json::json;
-
-    fn words(line: &str) -> Vec<String> {
-        line.split(' ').map(str::to_owned).collect()
-    }
-
-    fn complete(line: &str) -> String {
-        let words = line.split(' ').map(OsString::from).collect();
-        complete_for_kubectl(crate::args::Arguments::command(), words)
-    }
-
-    #[test]
-    fn kubectl_gets_candidates_with_their_meaning() {
-        let text = complete("li");
-        assert!(text.starts_with("list\tList the tenants"), "{text}");
-        assert!(text.ends_with("\n:4\n"), "{text}");
-        assert!(complete("").contains("\ncreate\t") || complete("").starts_with("create\t"));
-        assert!(complete("get -o js").starts_with("json\t"), "{}", complete("get -o js"));
-        assert!(complete("dev st").starts_with("status\t"));
-        assert_eq!(complete("nothing-like-this"), ":4\n");
-        assert!(complete_for_kubectl(crate::args::Arguments::command(), Vec::new()).contains("create\t"));
-    }
-
-    #[test]
-    fn flags_before_the_separator_name_the_host() {
-        let parse = |line: &str| parse_host_arguments(&words(line));
-        let found = parse("berth -n team --context=prod get --kubeconfig /k v");
-        assert_eq!(found.namespace.as_deref(), Some("team"));
-        assert_eq!(found.context.as_deref(), Some("prod"));
-        assert_eq!(found.kubeconfig, Some("/k".into()));
-        assert_eq!(parse("berth get -nteam v").namespace.as_deref(), Some("team"));
-        assert_eq!(parse("berth get --namespace=a -n=b").namespace.as_deref(), Some("a"));
-        assert_eq!(parse("berth connect v -- kubectl -n other").namespace, None);
-        assert_eq!(parse("berth get -n").namespace, None);
-        assert_eq!(parse("berth get --home /h").home, PathBuf::from("/h"));
-    }
-
-    #[test]
-    fn the_words_of_the_user_are_behind_the_separator() {
-        assert_eq!(words_of_user(&words("/bin/berth -- berth get v")), words("berth get v"));
-        assert_eq!(
-            words_of_user(&words("/bin/kubectl_complete-berth get v"))[1..],
-            words("get v")
-        );
-        assert!(words_of_user(&words("berth")).is_empty());
-    }
-
-    #[test]
-    fn snapshots_are_those_of_the_tenant_that_is_set_back() {
-        let of = |line: &str| restored_tenant(&words(line), "team").map(|name| name.to_string());
-        assert_eq!(of("berth snapshot restore other/vision b"), Some("other/vision".into()));
-        assert_eq!(of("berth snapshot restore -y vision"), Some("team/vision".into()));
-        assert_eq!(
-            of("berth snapshot restore -n a --timeout 5m --wait vision b"),
-            Some("team/vision".into())
-        );
-        assert_eq!(of("berth snapshot restore /etc/hosts b"), None);
-        assert_eq!(of("berth snapshot restore"), None);
-        assert_eq!(of("berth --home a/b snapshot delete b"), None);
-        let snapshot = |name: &str, phase: &str| -> TenantSnapshot {
-            serde_json::from_value(json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "metadata": {"name": name, "namespace": "team"},
-                "spec": {"tenantClusterName": "vision"}, "status": {"phase": phase},
-            }))
-            .unwrap()
-        };
-        let snapshots = [
-            snapshot("nightly", "Completed"),
-            snapshot("before", "Failed"),
-            snapshot("night", "Running"),
-        ];
-        let vision = TenantName::parse("team/vision", "").unwrap();
-        let speech = TenantName::parse("team/speech", "").unwrap();
-        assert!(snapshot_candidates(&snapshots, Some(&speech), "ni").is_empty());
-        assert_eq!(snapshot_candidates(&snapshots, Some(&vision), "").len(), 3);
-        let found = snapshot_candidates(&snapshots, None, "ni");
-        let expected = [("night", "Running of vision"), ("nightly", "Completed of vision")];
-        assert_eq!(found, expected.map(|(name, help)| (name.to_owned(), help.to_owned())));
-    }
-
-    #[test]
-    fn tenants_of_other_namespaces_have_their_namespace() {
-        let tenant = |namespace: &str, name: &str| -> TenantCluster {
-            serde_json::from_value(json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "spec": {},
-                "metadata": {"name": name, "namespace": namespace}, "status": {"phase": "Ready"},
-            }))
-            .unwrap()
-        };
-        let tenants = [
-            tenant("team", "vision"),
-            tenant("team", "video"),
-            tenant("other", "vision"),
-        ];
-        let names = |current: &str| -> Vec<String> {
-            let found = candidates_of(&tenants, "team", current);
-            found.into_iter().map(|(name, _)| name).collect()
-        };
-        assert_eq!(names(""), ["other/vision", "video", "vision"]);
-        assert_eq!(names("vi"), ["video", "vision"]);
-        assert_eq!(names("ot"), ["other/vision"]);
-        assert_eq!(names("team/v"), ["team/video", "team/vision"]);
-        assert_eq!(
-            candidates_of(&tenants, "team", "vid"),
-            [("video".to_owned(), "Ready".to_owned())]
-        );
-    }
-}
+#[path = "completion_tests.rs"]
+mod tests;

@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
-use crate::output::print_line;
+use crate::output::NameOnly;
 use crate::rotation;
-use crate::tenant;
+use crate::tenant::{self, print_result};
 use crate::wait::parse_timeout;
 
 /// What to do with credentials.
@@ -34,11 +34,14 @@ pub(crate) struct RotateArguments {
     #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until the old certificates are refused, and print the conditions of the tenant as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
+    /// Print only resource and name.
+    #[arg(short, long, value_enum, value_name = "name")]
+    output: Option<NameOnly>,
 }
 
 pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> Result<ExitCode, Error> {
@@ -49,17 +52,17 @@ pub(crate) async fn run(host: &HostArguments, command: &CredentialsCommand) -> R
     let last = status.map(|credentials| credentials.requested_at.0);
     let requested_at = rotation::request(&host, &name, CREDENTIALS_ROTATION_REQUESTED_AT, last).await?;
     if !arguments.wait {
-        print_line(format_args!(
-            "TenantCluster {name} gets new credentials; `berth get {name}` shows its progress."
-        ))?;
+        let text = format!("gets new credentials; `berth get {name}` shows its progress");
+        print_result(&name, arguments.output, &text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let find = |tenant: &TenantCluster| is_completed(tenant, requested_at).then_some(());
     let missing = format!("certificates of {name} from before the request are not refused yet");
-    rotation::wait_until(&host, &name, arguments.timeout, find, &missing).await?;
-    print_line(format_args!(
-        "Client certificates of {name} from before {requested_at} are refused; `berth kubeconfig {name} --admin` prints the new kubeconfig."
-    ))?;
+    rotation::wait_until(&host, (&name, &tenant), arguments.timeout, find, &missing).await?;
+    let text = format!(
+        "refuses client certificates from before {requested_at}; `berth kubeconfig {name} --admin` prints the new kubeconfig"
+    );
+    print_result(&name, arguments.output, &text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,10 +16,10 @@ use crate::completion;
 use crate::error::Error;
 use crate::host::{Host, HostArguments};
 use crate::output::{
-    ObjectFormat, format_optional, format_rows, format_time, join_lines, print_line, print_named, print_note,
+    NameOnly, ObjectFormat, format_optional, format_rows, format_time, join_lines, print_named, print_note,
 };
 use crate::rotation;
-use crate::tenant::{self, TenantName, resource_name};
+use crate::tenant::{self, NamespacesArgument, TenantName, print_result, resource_name};
 use crate::wait::parse_timeout;
 
 /// Names of snapshots that are printed at most.
@@ -51,18 +51,23 @@ pub(crate) struct RotateArguments {
     #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until every object is encrypted with the new key, and print the conditions of the tenant as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait. About 30 objects are rewritten in a second.
-    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
+    /// Print only resource and name.
+    #[arg(short, long, value_enum, value_name = "name")]
+    output: Option<NameOnly>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. [default: all tenants that encrypt something]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::tenant_names(), conflicts_with = "all_namespaces")]
     name: Option<String>,
+    #[command(flatten)]
+    namespaces: NamespacesArgument,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ObjectFormat,
@@ -145,19 +150,19 @@ async fn rotate(host: &HostArguments, arguments: &RotateArguments) -> Result<Exi
     warn_of_snapshots(&host, &name, &tenant).await;
     let requested_at = rotation::request(&host, &name, ENCRYPTION_KEY_ROTATION_REQUESTED_AT, last).await?;
     if !arguments.wait {
-        print_line(format_args!(
-            "TenantCluster {name} gets another key; `berth encryption status {name}` shows its progress."
-        ))?;
+        let text = format!("gets another key; `berth encryption status {name}` shows its progress");
+        print_result(&name, arguments.output, &text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let find = |tenant: &TenantCluster| find_new_key(tenant, requested_at);
     let missing = format!("not all objects of {name} are encrypted with another key yet");
-    let key = rotation::wait_until(&host, &name, arguments.timeout, find, &missing).await?;
+    let key = rotation::wait_until(&host, (&name, &tenant), arguments.timeout, find, &missing).await?;
     let namespace = tenant.status.and_then(|status| status.control_plane_namespace);
-    print_line(format_args!(
-        "What {name} stores is encrypted with the key {key}, and the earlier key is deleted. Back up the Secret {}/pki again.",
+    let text = format!(
+        "stores everything encrypted with the key {key}, and the earlier key is deleted. Back up the Secret {}/pki again",
         namespace.unwrap_or_default()
-    ))?;
+    );
+    print_result(&name, arguments.output, &text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -227,13 +232,13 @@ fn find_new_key(tenant: &TenantCluster, requested_at: Timestamp) -> Option<Strin
 }
 
 async fn show(host: &HostArguments, arguments: &StatusArguments) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
+    let given = arguments.namespaces.given(host);
     let host = host.connect().await?;
     let tenants = if let Some(name) = &arguments.name {
         let (_, tenant) = tenant::find(&host, name).await?;
         vec![TenantView::of(&tenant)]
     } else {
-        let all = tenant::list_visible(&host, given).await?.tenants;
+        let all = tenant::list_visible(&host, given, arguments.namespaces).await?.tenants;
         let mut views: Vec<TenantView> = all.iter().map(TenantView::of).filter(TenantView::encrypts).collect();
         views.sort_by(|one, other| one.tenant.cmp(&other.tenant));
         views

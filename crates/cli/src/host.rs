@@ -14,12 +14,17 @@ use kube::core::response::reason;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
+use crate::completion;
 use crate::error::Error;
 use crate::user_config::document;
+use crate::user_config::file::user_paths;
+use crate::user_config::read::{check_context, read_file, read_merged};
+use crate::wait::parse_timeout;
 
 /// Time to establish a connection to the host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that an answer may stand still: an API server that accepts a connection and then says nothing would hold a command forever.
+/// `--request-timeout` changes it for the host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags that name the host cluster and a namespace in it. All commands take them, at any place.
@@ -30,10 +35,10 @@ pub(crate) struct HostArguments {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the host cluster in the kubeconfig. [default: the current context, or the one before `berth connect`]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", add = completion::context_names())]
     pub(crate) context: Option<String>,
     /// Namespace of the TenantCluster. [default: that of the context]
-    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    #[arg(short, long, global = true, value_name = "NAMESPACE", add = completion::namespace_names())]
     pub(crate) namespace: Option<String>,
     /// Directory with the state of the local host cluster.
     #[arg(
@@ -44,6 +49,9 @@ pub(crate) struct HostArguments {
         value_name = "DIR"
     )]
     pub(crate) home: PathBuf,
+    /// How long the host cluster may be silent before a request fails, for example 2m. 0 is forever. Does not limit what is followed or watched.
+    #[arg(long, global = true, default_value = "30s", value_parser = parse_request_timeout, value_name = "DURATION")]
+    pub(crate) request_timeout: Duration,
 }
 
 /// Where the credentials of the host cluster are.
@@ -100,12 +108,12 @@ impl HostArguments {
         let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
         let source = choose(self.kubeconfig.as_deref(), self.context.is_some(), is_set, local);
         let mut config = self.read(&source).await?;
-        limit_connecting(&mut config);
+        limit_connecting(&mut config, self.request_timeout);
         let namespace = self
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        let client = client::reading_all(with_answer_timeout(config.clone(), ANSWER_TIMEOUT));
+        let client = client::reading_all(with_answer_timeout(config.clone(), self.request_timeout));
         Ok(Host {
             client: client.map_err(|error| unusable(&error))?,
             namespace,
@@ -114,15 +122,34 @@ impl HostArguments {
         })
     }
 
+    /// The kubeconfig of `--kubeconfig`, or else that of the user, with the context of `--context` as the current one: for commands that use the
+    /// kubeconfig of a tenant.
+    ///
+    /// # Errors
+    /// There is no such kubeconfig or context.
+    pub(crate) fn read_for_tenant(&self) -> Result<Kubeconfig, Error> {
+        let read = match &self.kubeconfig {
+            Some(path) => read_file(path),
+            None => read_merged(&user_paths()),
+        };
+        let read = read.map_err(|error| Error::Failed(format!("cannot use the kubeconfig of the tenant: {error}")));
+        let mut kubeconfig = read?;
+        if let Some(name) = &self.context {
+            check_context(&kubeconfig, name)?;
+            kubeconfig.current_context = Some(name.clone());
+        }
+        Ok(kubeconfig)
+    }
+
     async fn read(&self, source: &Source) -> Result<Config, Error> {
         let kubeconfig = match source {
-            Source::File(path) => Kubeconfig::read_from(path).map_err(|error| unusable(&error))?,
+            Source::File(path) => read_file(path).map_err(|error| unusable(&error))?,
             // Nobody has named it: it is in the directory in which the command runs, whoever made that.
             Source::Local(home) => {
                 home.check_private()?;
                 read_kubeconfig(&home.admin_kubeconfig())?
             }
-            Source::Default => match Kubeconfig::read() {
+            Source::Default => match read_merged(&user_paths()) {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) => {
                     let in_cluster = Config::incluster().ok().filter(|_| self.context.is_none());
@@ -137,6 +164,9 @@ impl HostArguments {
             let context = document::host_context(&document).map_err(Error::Usage)?;
             context.map(str::to_owned)
         };
+        if let Some(name) = &context {
+            check_context(&kubeconfig, name)?;
+        }
         let options = KubeConfigOptions {
             context,
             ..KubeConfigOptions::default()
@@ -164,19 +194,21 @@ where
 
 /// A configuration whose requests end, also if nobody answers them. For all but streams.
 pub(crate) fn limited(mut config: Config) -> Config {
-    limit_connecting(&mut config);
+    limit_connecting(&mut config, ANSWER_TIMEOUT);
     with_answer_timeout(config, ANSWER_TIMEOUT)
 }
 
-fn limit_connecting(config: &mut Config) {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
+/// Nobody waits longer for a connection than for an answer, which `timeout` limits; zero is no limit.
+fn limit_connecting(config: &mut Config, timeout: Duration) {
+    let is_shorter = !timeout.is_zero() && timeout < CONNECT_TIMEOUT;
+    config.connect_timeout = Some(if is_shorter { timeout } else { CONNECT_TIMEOUT });
     // What fails is said at once: the built-in retry takes minutes.
     config.default_retry = false;
 }
 
-/// The same, with a limit for how long an answer may stand still. The time counts from the request: connections are used again.
+/// The same, with a limit for how long an answer may stand still; zero is no limit. The time counts from the request: connections are used again.
 fn with_answer_timeout(mut config: Config, timeout: Duration) -> Config {
-    config.read_timeout = Some(timeout);
+    config.read_timeout = (!timeout.is_zero()).then_some(timeout);
     config.reset_reader_on_write = true;
     config
 }
@@ -191,6 +223,12 @@ fn choose(kubeconfig: Option<&Path>, has_context: bool, is_set: bool, local: Opt
     }
 }
 
+/// `30s`, as other durations, or a number of seconds, as kubectl takes it.
+fn parse_request_timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<u32>().map(u64::from);
+    seconds.map_or_else(|_| parse_timeout(text), |seconds| Ok(Duration::from_secs(seconds)))
+}
+
 fn unusable(error: &dyn std::fmt::Display) -> Error {
     Error::Failed(format!(
         "cannot find the host cluster: {error}; name its kubeconfig with --kubeconfig, or start a local one with `berth dev up`"
@@ -198,13 +236,23 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::error::failed;
     use berth_api::TenantCluster;
     use serde_json::{Value, json};
     use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// A host with this client, in a command without `--namespace`.
+    pub(crate) fn host_of(client: Client, namespace: &str) -> Host {
+        Host {
+            client,
+            namespace: namespace.into(),
+            is_namespace_given: false,
+            config: Config::new("http://127.0.0.1:1".parse().unwrap()),
+        }
+    }
 
     /// An API server that accepts connections and answers nothing.
     #[tokio::test]
@@ -283,6 +331,51 @@ mod tests {
     }
 
     #[test]
+    fn zero_is_no_limit_for_answers_and_a_short_limit_counts_for_connections() {
+        let limits = |text: &str| {
+            let timeout = parse_request_timeout(text).unwrap();
+            let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+            limit_connecting(&mut config, timeout);
+            let config = with_answer_timeout(config, timeout);
+            (config.connect_timeout, config.read_timeout)
+        };
+        let seconds = |number| Some(Duration::from_secs(number));
+        assert_eq!(limits("0"), (seconds(10), None));
+        assert_eq!(limits("0s"), (seconds(10), None));
+        assert_eq!(limits("2m"), (seconds(10), seconds(120)));
+        assert_eq!(limits("2s"), (seconds(2), seconds(2)));
+        assert_eq!(limits("30"), (seconds(10), seconds(30)));
+        assert!(parse_request_timeout("-1").is_err() && parse_request_timeout("soon").is_err());
+    }
+
+    /// Otherwise the credential would be for another tenant than the flags name.
+    #[test]
+    fn a_credential_for_a_tenant_is_got_with_the_kubeconfig_and_context_of_the_flags() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tenants");
+        let contexts =
+            ["vision", "speech"].map(|name| json!({"name": name, "context": {"cluster": name, "user": name}}));
+        std::fs::write(
+            &path,
+            json!({"current-context": "speech", "contexts": contexts}).to_string(),
+        )
+        .unwrap();
+        let read = |context: Option<&str>| {
+            let arguments = HostArguments {
+                kubeconfig: Some(path.clone()),
+                context: context.map(ToOwned::to_owned),
+                namespace: None,
+                home: folder.path().to_owned(),
+                request_timeout: ANSWER_TIMEOUT,
+            };
+            arguments.read_for_tenant().map(|read| read.current_context)
+        };
+        assert_eq!(read(None).unwrap().as_deref(), Some("speech"));
+        assert_eq!(read(Some("vision")).unwrap().as_deref(), Some("vision"));
+        assert_eq!(read(Some("visoin")).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
     fn flags_decide_before_the_environment_and_the_local_cluster() {
         let file = |path: &str| Source::File(path.into());
         let local = || Some(Home::new("local"));
@@ -312,6 +405,7 @@ mod tests {
                 context: None,
                 namespace: None,
                 home: home.root().to_owned(),
+                request_timeout: ANSWER_TIMEOUT,
             };
             let read = arguments.read(&Source::Local(home.clone())).await;
             read.map(|config| config.cluster_url.to_string())

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use berth_process::write_atomic;
 use clap::Args;
-use kube::config::Kubeconfig;
 
 use crate::completion;
 use crate::error::Error;
@@ -13,7 +12,8 @@ use crate::host::HostArguments;
 use crate::output::{print_line, print_text};
 use crate::tenant;
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
-use crate::token::service_account::{expiring_kubeconfig, read_account};
+use crate::token::service_account::{expiring_kubeconfig, parse_ttl, read_account};
+use crate::user_config::read::read_text;
 
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArguments {
@@ -32,8 +32,8 @@ pub(crate) struct KubeconfigArguments {
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "ttl", conflicts_with = "admin")]
     service_account: Option<String>,
     /// How long the token of the ServiceAccount is valid: at least 10m.
-    #[arg(long, value_name = "DURATION", requires = "service_account")]
-    ttl: Option<String>,
+    #[arg(long, value_name = "DURATION", requires = "service_account", value_parser = parse_ttl)]
+    ttl: Option<i64>,
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -> Result<ExitCode, Error> {
@@ -42,8 +42,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
     let (name, tenant) = tenant::find(&host, &arguments.name).await?;
     let is_admin = arguments.admin || account.is_some();
     let TenantKubeconfig { mut text, issuer } = tenant_kubeconfig::load(&host, &name, &tenant, is_admin).await?;
-    if let (Some(account), Some(ttl)) = (account, &arguments.ttl) {
-        let administrators = Kubeconfig::from_yaml(&text);
+    if let (Some(account), Some(ttl)) = (account, arguments.ttl) {
+        let administrators = read_text(&text);
         let administrators = administrators
             .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
         text = expiring_kubeconfig(administrators, account, ttl).await?;

@@ -18,6 +18,7 @@ use crate::host::HostArguments;
 use crate::log_lines::{API_SERVER, Content, Sorter, read_last, read_line};
 use crate::output::print_note;
 use crate::tenant::{self, TenantName};
+use crate::wait::parse_timeout;
 
 /// Label that names the component of a pod.
 const COMPONENT: &str = "app.kubernetes.io/name";
@@ -28,7 +29,7 @@ pub(crate) struct LogsArguments {
     #[arg(add = completion::tenant_names())]
     name: String,
     /// Component of the control plane. [default: all]
-    #[arg(long, value_parser = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "syncer"])]
+    #[arg(short, long, value_parser = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "syncer"])]
     component: Option<String>,
     /// Print new lines as they come.
     #[arg(short, long)]
@@ -39,6 +40,9 @@ pub(crate) struct LogsArguments {
     /// Print only so many of the last lines of each pod. With --follow, lines of an API server that are left out count as well.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
     tail: Option<i64>,
+    /// Print only lines that are not older than this, for example 5m or 1h30m.
+    #[arg(long, value_name = "DURATION", value_parser = parse_age)]
+    since: Option<i64>,
     /// Print the log of the container that ran before, for example the one that crashed.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
@@ -85,6 +89,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     let parameters = LogParams {
         follow: arguments.follow,
         tail_lines: arguments.tail,
+        since_seconds: arguments.since,
         previous: arguments.previous,
         ..LogParams::default()
     };
@@ -112,6 +117,16 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
         print_note(format_args!("{failure}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `5m`, `1h30m`: an age in whole seconds. A part of a second counts as one.
+fn parse_age(text: &str) -> Result<i64, String> {
+    let age = parse_timeout(text)?;
+    let seconds = age.as_secs() + u64::from(age.subsec_nanos() > 0);
+    match i64::try_from(seconds) {
+        Ok(0) | Err(_) => Err("expected a duration of more than 0s".into()),
+        Ok(seconds) => Ok(seconds),
+    }
 }
 
 /// The component whose logs are printed; none: all of them. Only API servers write audit logs.
@@ -257,6 +272,16 @@ mod tests {
         assert_eq!(lines[..2], [first, String::new()]);
         let lengths: Vec<usize> = lines[2..].iter().map(String::len).collect();
         assert_eq!(lengths, [1 << 20, 1_500_000 - (1 << 20)]);
+    }
+
+    #[test]
+    fn an_age_is_in_whole_seconds() {
+        assert_eq!(parse_age("5m"), Ok(300));
+        assert_eq!(parse_age("1h30m"), Ok(5400));
+        assert_eq!(parse_age("1500ms"), Ok(2));
+        // API servers refuse it.
+        assert!(parse_age("0s").is_err());
+        assert!(parse_age("-5m").is_err() && parse_age("5").is_err());
     }
 
     #[test]

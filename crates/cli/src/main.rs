@@ -13,6 +13,7 @@ mod dev;
 mod doctor;
 mod encryption;
 mod error;
+mod events;
 mod explain;
 mod get;
 mod host;
@@ -32,6 +33,7 @@ mod rotation;
 mod simulate;
 mod sleep;
 mod snapshot;
+mod suggest;
 mod tenant;
 mod tenant_kubeconfig;
 mod token;
@@ -108,11 +110,11 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Debug { command } => debug::run(host, &command).await,
         Command::Dev { command } => dev::run(&host.home, command).await,
         Command::Explain { target } => explain::run(host, &target).await,
-        Command::Idle { output } => idle::run(host, output).await,
+        Command::Idle { namespaces, output } => idle::run(host, namespaces, output).await,
         Command::Restore { tenant, owners } => restore::run(host, &tenant, &owners).await,
-        Command::Quota { output } => quota::run(host, output).await,
+        Command::Quota { namespaces, output } => quota::run(host, namespaces, output).await,
         Command::Images { command } => images::run(command).await,
-        Command::Token { credential } => token::run(credential).await,
+        Command::Token { credential } => token::run(host, credential).await,
         Command::Usage(arguments) => usage::run(host, &arguments).await,
         // These need no runtime and have been run.
         Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {

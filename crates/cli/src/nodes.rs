@@ -17,24 +17,30 @@ use crate::node::{self, GpuResources};
 use crate::output::{
     ObjectFormat, format_age_since, format_optional, format_table, list_of, print_objects, print_text,
 };
-use crate::tenant::{self, TenantName};
+use crate::tenant::{self, NamespacesArgument, TenantName};
 
 #[derive(Debug, Args)]
 pub(crate) struct NodesArguments {
     /// Show the nodes of this TenantCluster only: its name, or NAMESPACE/NAME. [default: all nodes of pools, or those of the tenants in --namespace]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::tenant_names(), conflicts_with = "all_namespaces")]
     name: Option<String>,
+    #[command(flatten)]
+    namespaces: NamespacesArgument,
+    /// Show the nodes with these labels, as kubectl selects them: topology.kubernetes.io/zone=eu-1a.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ObjectFormat,
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
+    let given = arguments.namespaces.given(host);
     let host = host.connect().await?;
     let parameters = ListParams::default();
     let all = Api::<Node>::all(host.client.clone());
-    let nodes = all.list(&parameters).await;
+    let selector = arguments.selector.as_deref().unwrap_or_default();
+    let nodes = all.list(&ListParams::default().labels(selector)).await;
     let mut nodes = nodes.map_err(describe_failure)?.items;
     let pools = Api::<HostNodePool>::all(host.client.clone());
     let pools = pools
@@ -48,7 +54,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
         owners_of(&[tenant], Some(&name))
     } else {
         nodes.retain(|node| is_in_a_pool(node, &pools));
-        let tenants = tenant::list_visible(&host, given).await?.tenants;
+        let tenants = tenant::list_visible(&host, given, arguments.namespaces).await?.tenants;
         if given.is_some() {
             nodes.retain(|node| tenants.iter().any(|tenant| node::is_of(node, tenant)));
         }
@@ -67,6 +73,9 @@ pub(crate) async fn run(host: &HostArguments, arguments: &NodesArguments) -> Res
 
 /// Why no node is shown.
 fn describe_none(arguments: &NodesArguments, namespace: Option<&str>, pools: &[HostNodePool]) -> String {
+    if arguments.selector.is_some() {
+        return "No node with these labels is in a HostNodePool and matches the arguments.".into();
+    }
     match (&arguments.name, namespace) {
         (Some(name), _) => format!(
             "TenantCluster {name} has no nodes of its own; `berth explain tenant {name}` says what it waits for."
@@ -235,6 +244,8 @@ n2    h100  -       Assigned,NotReady  8     -      -";
     fn an_empty_list_says_why_it_is_empty() {
         let arguments = |name: Option<&str>| NodesArguments {
             name: name.map(Into::into),
+            namespaces: NamespacesArgument::default(),
+            selector: None,
             output: ObjectFormat::Table,
         };
         let pools = [gpu_pool(&json!([]))];
@@ -252,5 +263,9 @@ n2    h100  -       Assigned,NotReady  8     -      -";
             let text = describe_none(&arguments(name), namespace, pools);
             assert!(text.starts_with(begin), "{text}");
         }
+        let mut selected = arguments(Some("vision"));
+        selected.selector = Some("berth.dev/pool=h100".into());
+        let text = describe_none(&selected, None, &pools);
+        assert!(text.starts_with("No node with these labels"), "{text}");
     }
 }

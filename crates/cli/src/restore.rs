@@ -24,7 +24,7 @@ pub(crate) async fn run(host: &HostArguments, tenant: &str, owners: &[String]) -
         print_line(format_args!("Berth has stopped no owner in {tenant}."))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = find_wanted(stopped, owners).map_err(Error::Failed)?;
+    let wanted = find_wanted(stopped, owners)?;
     let pending = cluster.annotations().get(RESTORE).map(String::as_str);
     // Another request in between has another resource version, and wins.
     let patch = json!({"metadata": {
@@ -48,8 +48,11 @@ pub(crate) async fn run(host: &HostArguments, tenant: &str, owners: &[String]) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// The stopped owners that are meant, all without names; or what is wrong with a name.
-fn find_wanted(stopped: &[StoppedOwner], owners: &[String]) -> Result<Vec<String>, String> {
+/// The stopped owners that are meant, all without names.
+///
+/// # Errors
+/// There is none of a name; the text has all that there are.
+fn find_wanted(stopped: &[StoppedOwner], owners: &[String]) -> Result<Vec<String>, Error> {
     if owners.is_empty() {
         return Ok(stopped.iter().map(StoppedOwner::path).collect());
     }
@@ -64,7 +67,9 @@ fn find_wanted(stopped: &[StoppedOwner], owners: &[String]) -> Result<Vec<String
             } else {
                 all.join(", ")
             };
-            format!("Berth has not stopped {name:?}; write it as KIND/NAMESPACE/NAME. Stopped are: {all}")
+            Error::NotFound(format!(
+                "Berth has not stopped {name:?}; write it as KIND/NAMESPACE/NAME. Stopped are: {all}"
+            ))
         })
     };
     owners.iter().map(find).collect()
@@ -107,7 +112,9 @@ mod tests {
         assert_eq!(find(&[]).unwrap(), ["Deployment/ml/web", "StatefulSet/ml/lab"]);
         assert_eq!(find(&["statefulset/ml/lab"]).unwrap(), ["StatefulSet/ml/lab"]);
         for wrong in ["lab", "Deployment/ml/lab", "*", "Deployment/ml/web,StatefulSet/ml/lab"] {
-            let message = find(&[wrong]).unwrap_err();
+            let error = find(&[wrong]).unwrap_err();
+            assert_eq!(error.exit_code(), 3, "{error}");
+            let message = error.to_string();
             assert!(
                 message.contains("Stopped are: Deployment/ml/web, StatefulSet/ml/lab"),
                 "{message}"

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
-use crate::output::print_line;
-use crate::tenant::{self, TenantName, phase};
+use crate::output::NameOnly;
+use crate::tenant::{self, TenantName, phase, print_result};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
 #[derive(Debug, Args)]
@@ -26,11 +26,14 @@ pub(crate) struct SleepArguments {
     #[arg(add = completion::tenant_names())]
     name: String,
     /// Wait until it sleeps, or is ready, and print its conditions as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
+    /// Print only resource and name.
+    #[arg(short, long, value_enum, value_name = "name")]
+    output: Option<NameOnly>,
 }
 
 /// What is asked for.
@@ -131,7 +134,7 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
         return Err(refusal);
     }
     if request.is_done(&tenant) {
-        print_line(format_args!("TenantCluster {name} is {} already.", request.phase()))?;
+        print_result(&name, arguments.output, &format!("is {} already", request.phase()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let requested_at = request.time(&tenant, host.now().await);
@@ -144,9 +147,8 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
             Request::Sleep => "goes to sleep",
             Request::Wake => "wakes up",
         };
-        print_line(format_args!(
-            "TenantCluster {name} {what}; `berth get {name}` shows its progress."
-        ))?;
+        let text = format!("{what}; `berth get {name}` shows its progress");
+        print_result(&name, arguments.output, &text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut progress = ConditionProgress::default();
@@ -169,7 +171,7 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
         )
     };
     wait_for(arguments.timeout, check, message).await?;
-    print_line(format_args!("TenantCluster {name} is {}.", request.phase()))?;
+    print_result(&name, arguments.output, &format!("is {}", request.phase()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,14 +1,16 @@
 //! TenantClusters as commands name and read them.
 
 use berth_api::{Phase, TenantCluster};
+use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use crate::error::{Error, failed, is_forbidden};
-use crate::host::{Host, find_object};
-use crate::output::print_note;
+use crate::host::{Host, HostArguments, find_object};
+use crate::output::{NameOnly, print_line, print_note};
+use crate::suggest;
 use crate::user_config::document;
 
 /// Key of a kubeconfig in its Secret.
@@ -82,20 +84,75 @@ impl TenantName {
     /// It does not exist, or the host does not answer.
     pub(crate) async fn get(&self, client: &Client) -> Result<TenantCluster, Error> {
         let found = find_object(&self.api(client), &self.name).await;
-        found.map_err(failed("get the tenant"))?.ok_or_else(|| self.not_found())
+        found
+            .map_err(failed("get the tenant"))?
+            .ok_or_else(|| self.not_found(&[]))
     }
 
-    /// The error for a tenant that does not exist.
-    pub(crate) fn not_found(&self) -> Error {
-        Error::NotFound(format!(
-            "there is no TenantCluster {self}; `berth list -A` lists all that you may see"
-        ))
+    /// The error for a tenant that the user has named and that does not exist, with those that may be meant.
+    pub(crate) async fn find_similar(&self, client: &Client) -> Error {
+        self.not_found(&list_names(client, &self.namespace).await)
     }
+
+    /// Reads the TenantCluster that the user has named.
+    ///
+    /// # Errors
+    /// It does not exist, and the text names those that may be meant; or the host does not answer.
+    pub(crate) async fn find(&self, client: &Client) -> Result<TenantCluster, Error> {
+        let found = find_object(&self.api(client), &self.name).await;
+        match found.map_err(failed("get the tenant"))? {
+            Some(tenant) => Ok(tenant),
+            None => Err(self.find_similar(client).await),
+        }
+    }
+
+    /// Asks whether one of `others` is meant: those of the same name in other namespaces, and those with a similar name; none if none may be.
+    pub(crate) fn ask<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Option<String> {
+        let near = others.into_iter().filter_map(|other| {
+            let distance = suggest::distance(&self.name, &other.name)?;
+            let is_elsewhere = other.namespace != self.namespace;
+            Some(((distance, is_elsewhere), other.to_string()))
+        });
+        suggest::ask_for(near.collect())
+    }
+
+    /// The error for a tenant that does not exist, among these that do.
+    pub(crate) fn not_found(&self, others: &[Self]) -> Error {
+        let question = self.ask(others);
+        let advice = question.unwrap_or_else(|| "`berth list -A` lists all that you may see".into());
+        Error::NotFound(format!("there is no TenantCluster {self}; {advice}"))
+    }
+}
+
+/// The names of all tenants, or of those in the namespace if the user may not list others; none if these may not be listed either.
+pub(crate) async fn list_names(client: &Client, namespace: &str) -> Vec<TenantName> {
+    let parameters = ListParams::default();
+    let all = Api::<TenantCluster>::all(client.clone());
+    let mut list = all.list_metadata(&parameters).await;
+    if list.is_err() {
+        let own = Api::<TenantCluster>::namespaced(client.clone(), namespace);
+        list = own.list_metadata(&parameters).await;
+    }
+    let tenants = list.map(|list| list.items).unwrap_or_default().into_iter();
+    let names = tenants.map(|tenant| TenantName {
+        namespace: tenant.namespace().unwrap_or_default(),
+        name: tenant.name_any(),
+    });
+    names.collect()
 }
 
 /// Resource and name, as `-o name` prints them.
 pub(crate) fn resource_name(name: &str) -> String {
     format!("tenantcluster.berth.dev/{name}")
+}
+
+/// Prints what a command did to a tenant: its resource and name if only these are asked for, or else a sentence that begins with the name and goes on
+/// with `what`.
+pub(crate) fn print_result(name: &TenantName, output: Option<NameOnly>, what: &str) -> Result<(), Error> {
+    match output {
+        Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name))),
+        None => print_line(format_args!("TenantCluster {name} {what}.")),
+    }
 }
 
 /// What names a tenant in results that programs read. Fields are only ever added.
@@ -124,8 +181,23 @@ impl TenantHead {
 /// Finds the tenant that a command names, in the namespace of the command unless it names one.
 pub(crate) async fn find(host: &Host, text: &str) -> Result<(TenantName, TenantCluster), Error> {
     let name = TenantName::parse_for(text, host)?;
-    let tenant = name.get(&host.client).await?;
+    let tenant = name.find(&host.client).await?;
     Ok((name, tenant))
+}
+
+/// Which namespaces a command about many tenants shows.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct NamespacesArgument {
+    /// Show all namespaces, whatever --namespace says, and fail if you may not list the tenants of all. [default: --namespace, or all that you may list]
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+}
+
+impl NamespacesArgument {
+    /// The one namespace that is shown; none if all are.
+    pub(crate) fn given(self, host: &HostArguments) -> Option<&str> {
+        host.namespace.as_deref().filter(|_| !self.all_namespaces)
+    }
 }
 
 /// The tenants that a command about many of them shows.
@@ -136,12 +208,16 @@ pub(crate) struct VisibleTenants {
     pub(crate) namespace: Option<String>,
 }
 
-/// Lists the tenants of the namespace that `--namespace` gives, or else of all. Who may not list all, as teams usually may not, gets those of
-/// the namespace of the context, and a line on stderr says so.
+/// Lists the tenants of the namespace that is `given`, or else of all. Who may not list all, as teams usually may not, gets those of
+/// the namespace of the context, and a line on stderr says so, unless `namespaces` asks for all.
 ///
 /// # Errors
 /// The user may not list these either, or the host does not answer.
-pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<VisibleTenants, Error> {
+pub(crate) async fn list_visible(
+    host: &Host,
+    given: Option<&str>,
+    namespaces: NamespacesArgument,
+) -> Result<VisibleTenants, Error> {
     let parameters = ListParams::default();
     if given.is_none() {
         match Api::<TenantCluster>::all(host.client.clone()).list(&parameters).await {
@@ -151,7 +227,7 @@ pub(crate) async fn list_visible(host: &Host, given: Option<&str>) -> Result<Vis
                     namespace: None,
                 });
             }
-            Err(error) if is_forbidden(&error) => {
+            Err(error) if is_forbidden(&error) && !namespaces.all_namespaces => {
                 print_note(format_args!(
                     "you may not list the tenants of all namespaces: these are of {}",
                     host.namespace
@@ -243,6 +319,8 @@ pub(crate) fn phase(tenant: &TenantCluster) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tests::host_of;
+    use kube::client::Body;
     use serde_json::json;
 
     #[test]
@@ -278,6 +356,93 @@ mod tests {
         for wrong in ["", "/", "a/", "/a", "a/b/c"] {
             assert!(matches!(name(wrong), Err(Error::Usage(_))), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_tenant_that_does_not_exist_is_named_with_those_that_may_be_meant() {
+        let name = |text: &str| TenantName::parse(text, "").unwrap();
+        let others = ["team/vision", "team/speech", "prod/vision", "prod/vison"].map(name);
+        let error = |text: &str| name(text).not_found(&others).to_string();
+        let asks = |text: &str| error(text).split_once("; ").map(|(_, question)| question.to_owned());
+        // The namespace is most often what is wrong.
+        assert_eq!(asks("default/speech").as_deref(), Some("did you mean team/speech?"));
+        assert_eq!(
+            asks("team/vison").as_deref(),
+            Some("did you mean prod/vison, team/vision or prod/vision?")
+        );
+        assert_eq!(
+            error("team/audio"),
+            "there is no TenantCluster team/audio; `berth list -A` lists all that you may see"
+        );
+        assert_eq!(name("team/audio").not_found(&[]).exit_code(), 3);
+    }
+
+    /// A host that has the tenant team/any, and is asked by somebody who may list the tenants of all namespaces, or those of the namespace `team`,
+    /// of which it says that there is team/own.
+    fn client_of_user(may_list_all: bool, may_list_own: bool) -> Client {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_own = request.uri().path().contains("/namespaces/team/");
+            let is_allowed = if is_own { may_list_own } else { may_list_all };
+            let (code, body): (u16, _) = if is_allowed {
+                let name = if is_own { "own" } else { "any" };
+                let item = json!({"kind": "TenantCluster", "apiVersion": "berth.dev/v1alpha1", "spec": {},
+                    "metadata": {"name": name, "namespace": "team"}});
+                let list = json!({"kind": "TenantClusterList", "apiVersion": "berth.dev/v1alpha1", "metadata": {}, "items": [item]});
+                (200, list)
+            } else {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403});
+                (403, status)
+            };
+            let answer = http::Response::builder()
+                .status(code)
+                .body(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Teams may list the tenants of their namespace only.
+    #[tokio::test]
+    async fn names_are_those_that_the_user_may_list() {
+        let names = async |may_list_all: bool, may_list_own: bool| {
+            let names = list_names(&client_of_user(may_list_all, may_list_own), "team").await;
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(true, true).await, ["team/any"]);
+        assert_eq!(names(false, true).await, ["team/own"]);
+        assert!(names(false, false).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_may_not_list_all_tenants_gets_those_of_the_context_and_an_error_with_all_namespaces() {
+        let list = async |may_list_all: bool, given: Option<&str>, all_namespaces: bool| {
+            let host = host_of(client_of_user(may_list_all, true), "team");
+            let visible = list_visible(&host, given, NamespacesArgument { all_namespaces }).await?;
+            let names: Vec<String> = visible.tenants.iter().map(ResourceExt::name_any).collect();
+            Ok::<_, Error>((names.concat(), visible.namespace))
+        };
+        let (any, own) = (("any".to_owned(), None), ("own".to_owned(), Some("team".to_owned())));
+        assert_eq!(list(true, None, false).await.unwrap(), any);
+        assert_eq!(list(true, None, true).await.unwrap(), any);
+        assert_eq!(list(true, Some("team"), false).await.unwrap(), own);
+        assert_eq!(list(false, None, false).await.unwrap(), own);
+        let error = list(false, None, true).await.unwrap_err().to_string();
+        assert!(error.contains("ask the platform for this permission"), "{error}");
+    }
+
+    #[test]
+    fn all_namespaces_are_shown_whatever_the_namespace_is() {
+        use clap::Parser as _;
+        let given = |line: &str| {
+            let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+            let crate::args::Command::Idle { namespaces, .. } = arguments.command else {
+                panic!("not idle")
+            };
+            namespaces.given(&arguments.host).map(ToOwned::to_owned)
+        };
+        assert_eq!(given("berth idle"), None);
+        assert_eq!(given("berth idle -n team").as_deref(), Some("team"));
+        assert_eq!(given("berth idle -n team -A"), None);
     }
 
     /// A deletion or a restore would be of another tenant than `--namespace` says.

@@ -31,7 +31,9 @@ pub fn read_kubeconfig(path: &Path) -> Result<Kubeconfig, Error> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|error| failed(&error))?;
-    let mut document: Value = serde_saphyr::from_str(&text).map_err(|error| failed(&error))?;
+    let parsed: Result<Value, serde_saphyr::Error> = serde_saphyr::from_str(&text);
+    // Without the lines that the parser quotes: they may have keys.
+    let mut document = parsed.map_err(|error| failed(error.without_snippet()))?;
     let Some(fields) = document.as_object_mut() else {
         return Err(failed(&"it is not a mapping"));
     };
@@ -85,6 +87,9 @@ mod tests {
         ));
         fs::write(&path, "- apiVersion: v1\n").unwrap();
         assert!(matches!(read_kubeconfig(&path), Err(Error::Kubeconfig(_))));
+        fs::write(&path, "key: \"CANARY\" x\n").unwrap();
+        let error = read_kubeconfig(&path).unwrap_err().to_string();
+        assert!(!error.contains("CANARY"), "{error}");
         // Only root can give a file away.
         read(json!({})).unwrap();
         if chown(&path, Some(12_345), None).is_ok() {

@@ -16,6 +16,7 @@ use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::{print_line, print_text};
+use crate::suggest;
 use crate::tenant::{self, TenantName};
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::user_config::cluster::replace_user;
@@ -47,7 +48,7 @@ pub(crate) struct ConnectArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DisconnectArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. [default: the tenant of the current context]
-    #[arg(add = completion::tenant_names())]
+    #[arg(add = completion::connected_tenants())]
     name: Option<String>,
 }
 
@@ -144,11 +145,19 @@ fn find_context(document: &Value, name: &str) -> Result<String, Error> {
     let mut found = all.into_iter().filter(|context| context.ends_with(&end));
     match (found.next(), found.next()) {
         (Some(context), None) => Ok(context.to_owned()),
-        (None, _) => Err(Error::NotFound(format!("there is no context of a tenant {name}"))),
+        (None, _) => Err(describe_missing_context(document, name)),
         (Some(_), Some(_)) => Err(Error::Usage(format!(
             "there are several tenants {name}; write NAMESPACE/{name}"
         ))),
     }
+}
+
+/// The error for a tenant without a context, with the tenants that have one and may be meant.
+fn describe_missing_context(document: &Value, name: &str) -> Error {
+    let all = document::tenant_contexts(document).into_iter();
+    let question = suggest::ask(name, all.filter_map(|context| context.rsplit('/').next()));
+    let advice = question.map(|question| format!("; {question}")).unwrap_or_default();
+    Error::NotFound(format!("there is no context of a tenant {name}{advice}"))
 }
 
 /// Runs a command with a kubeconfig of its own, which is removed afterwards.
@@ -206,6 +215,8 @@ mod tests {
         assert_eq!(find_context(&document, "one").unwrap(), "berth/a/one");
         assert!(matches!(find_context(&document, "two"), Err(Error::Usage(_))));
         assert!(matches!(find_context(&document, "three"), Err(Error::NotFound(_))));
+        let error = find_context(&document, "noe").unwrap_err().to_string();
+        assert_eq!(error, "there is no context of a tenant noe; did you mean one?");
         let elsewhere = json!({"current-context": "prod", "contexts": [{"name": "prod"}]});
         assert!(matches!(find_connected(&elsewhere), Err(Error::NotFound(_))));
     }

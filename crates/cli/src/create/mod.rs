@@ -16,6 +16,7 @@ use kube::core::Request;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
+use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments};
 use crate::output::{ObjectFormat, print_objects, print_text};
@@ -36,7 +37,7 @@ pub(crate) struct CreateArguments {
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "class", "version", "nodes", "ttl", "expire_after_idle", "labels", "annotations"])]
     file: Option<PathBuf>,
     /// TenantClass. [default: the class `default`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::class_names())]
     class: Option<String>,
     /// Kubernetes version, for example v1.37.1. [default: that of the class]
     #[arg(long, value_name = "VERSION")]
@@ -60,10 +61,10 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_enum, value_name = "client|server")]
     dry_run: Option<DryRun>,
     /// Wait until the tenant is ready, and print its conditions as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
@@ -71,8 +72,8 @@ pub(crate) struct CreateArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DryRun {
-    /// Print the object.
+pub(crate) enum DryRun {
+    /// Do not ask the API server to change anything.
     Client,
     /// Let the API server check it.
     Server,
@@ -115,15 +116,23 @@ pub(crate) async fn run(host: &HostArguments, arguments: &CreateArguments) -> Re
 
 fn build(namespace: &str, is_given: bool, arguments: &CreateArguments) -> Result<Value, Error> {
     if let Some(path) = &arguments.file {
-        let text = read_file(path)?;
-        let wrong = |error| Error::Failed(format!("{}: {error}", path.display()));
-        return build::from_file(&text, namespace, is_given).map_err(wrong);
+        return read_object(path, namespace, is_given);
     }
     let name = arguments.name.as_deref().unwrap_or_default();
     let name = TenantName::parse_given(name, namespace, is_given)?;
     let mut object = build::from_flags(&name.name, arguments);
     object.metadata.namespace = Some(name.namespace);
     serde_json::to_value(&object).map_err(|error| Error::Output(error.to_string()))
+}
+
+/// The TenantCluster in a file, with a namespace: its own, or else that of the command. - is stdin.
+///
+/// # Errors
+/// The file cannot be read, does not have one TenantCluster, or has one for another namespace than `--namespace`.
+pub(crate) fn read_object(path: &Path, namespace: &str, is_given: bool) -> Result<Value, Error> {
+    let text = read_file(path)?;
+    let wrong = |error| Error::Failed(format!("{}: {error}", path.display()));
+    build::from_file(&text, namespace, is_given).map_err(wrong)
 }
 
 fn read_file(path: &Path) -> Result<String, Error> {
@@ -140,7 +149,8 @@ fn read_file(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(failed)
 }
 
-fn name_of(object: &Value) -> TenantName {
+/// The name of an object that [`read_object`] has read.
+pub(crate) fn name_of(object: &Value) -> TenantName {
     let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
     TenantName {
         namespace: text("namespace"),

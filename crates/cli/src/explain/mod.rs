@@ -8,21 +8,20 @@ use std::process::ExitCode;
 
 use berth_api::{HostNodePool, NodeGroupStatus, TenantCluster, conditions, labels};
 use clap::Subcommand;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use crate::completion;
 use crate::error::{Error, failed};
+use crate::events::{self, EventView};
 use crate::host::HostArguments;
 use crate::node::{self, is_ready};
 use crate::output::{ObjectFormat, format_time, print_named};
+use crate::suggest;
 use crate::tenant::{self, TenantHead, TenantName};
 
-/// How many of the newest Events are shown.
-const EVENTS: usize = 10;
 /// The state of a node without an assignment.
 const FREE: &str = "Free";
 
@@ -73,14 +72,6 @@ struct NodeView {
     events: Vec<EventView>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EventView {
-    at: Option<String>,
-    reason: String,
-    message: String,
-}
-
 /// What `explain` explains.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExplainTarget {
@@ -96,7 +87,7 @@ pub(crate) enum ExplainTarget {
     /// Explain to which tenant a host node is assigned, its state and the reason.
     Node {
         /// Name of the node.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = completion::node_names())]
         node: String,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
@@ -144,7 +135,8 @@ pub(crate) async fn run(host: &HostArguments, target: &ExplainTarget) -> Result<
 
 async fn explain_tenant(client: &Client, name: &TenantName, tenant: &TenantCluster) -> TenantView {
     let all = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
-    let events = list_events(client, &name.namespace, "TenantCluster", &name.name).await;
+    let uid = tenant.metadata.uid.as_deref();
+    let events = events::list(client, &name.namespace, ("TenantCluster", name.name.as_str()), uid).await;
     let mut unreadable = Vec::new();
     let all = all.map(|list| list.items).map_err(failed("list the nodes"));
     let all = keep_error(all, &mut unreadable);
@@ -170,11 +162,13 @@ fn keep_error<T: Default>(read: Result<T, Error>, errors: &mut Vec<String>) -> T
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get_opt(name).await.map_err(failed("get the node"))?;
-    let node = node.ok_or_else(|| {
-        Error::NotFound(format!(
-            "there is no node {name}; `berth nodes` lists those of the pools"
-        ))
-    })?;
+    let Some(node) = node else {
+        // Without the permission to list nodes nothing is offered.
+        let all = nodes.list_metadata(&ListParams::default()).await;
+        let all = all.map(|list| list.items).unwrap_or_default();
+        let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+        return Err(describe_missing_node(name, &names));
+    };
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {
             let tenants: Api<TenantCluster> = Api::all(client.clone());
@@ -186,8 +180,8 @@ async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
         }
         None => None,
     };
-    // Events of nodes are in the namespace `default`.
-    let events = list_events(client, "default", "Node", name).await?;
+    // Events of nodes are in the namespace `default`. Those of kubelets have the name in place of the UID.
+    let events = events::list(client, "default", ("Node", name), None).await?;
     let mut view = build_node_view(&node, owner, events);
     if view.state == FREE && view.unavailable.is_none() {
         // Without the permission nothing is known.
@@ -200,29 +194,11 @@ async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     Ok(view)
 }
 
-/// Events of an object, the oldest first.
-async fn list_events(client: &Client, namespace: &str, kind: &str, name: &str) -> Result<Vec<EventView>, Error> {
-    let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
-    let list = Api::<Event>::namespaced(client.clone(), namespace)
-        .list(&ListParams::default().fields(&selector))
-        .await
-        .map_err(failed("list the Events"))?;
-    let time = |event: &Event| -> Option<Timestamp> {
-        let last = event.last_timestamp.as_ref().map(|time| time.0);
-        last.or_else(|| event.event_time.as_ref().map(|time| time.0))
-            .or_else(|| event.creation_timestamp().map(|time| time.0))
-    };
-    let mut events = list.items;
-    events.sort_by_key(time);
-    let newest = events.split_off(events.len().saturating_sub(EVENTS));
-    Ok(newest
-        .into_iter()
-        .map(|event| EventView {
-            at: time(&event).map(format_time),
-            reason: event.reason.unwrap_or_default(),
-            message: event.message.unwrap_or_default(),
-        })
-        .collect())
+/// The error for a node that does not exist, among these that do.
+fn describe_missing_node(name: &str, others: &[String]) -> Error {
+    let question = suggest::ask(name, others.iter().map(String::as_str));
+    let advice = question.unwrap_or_else(|| "`berth nodes` lists those of the pools".into());
+    Error::NotFound(format!("there is no node {name}; {advice}"))
 }
 
 fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventView>) -> TenantView {

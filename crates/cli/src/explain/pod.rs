@@ -7,15 +7,16 @@ use berth_api::text::one_line;
 use berth_api::{TenantCluster, conditions, labels, names::host_name};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config, ResourceExt as _};
 use serde::Serialize;
 
-use super::{EventView, list_events, text};
 use crate::error::{Error, failed};
+use crate::events::{self, EventView};
 use crate::host::Host;
 use crate::output::join_lines;
 use crate::tenant::{self, TenantName};
+use crate::user_config::read::read_text;
 use crate::wait::format_condition;
 
 /// How long the tenant may take for an answer.
@@ -103,7 +104,7 @@ async fn read_in_tenant(
     }
     let text = tenant::read_kubeconfig(host, tenant_name, tenant).await?;
     let unusable = |error: &dyn std::fmt::Display| Error::Failed(format!("its kubeconfig cannot be used: {error}"));
-    let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| unusable(&error))?;
+    let kubeconfig = read_text(&text).map_err(|error| unusable(&error))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| unusable(&error))?;
     config.connect_timeout = Some(TIMEOUT);
@@ -121,7 +122,7 @@ async fn read_in_tenant(
 async fn read_side(client: &Client, namespace: &str, name: &str) -> Result<(Option<Pod>, SideView), Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = pods.get_opt(name).await.map_err(failed("get the pod"))?;
-    let events = list_events(client, namespace, "Pod", name).await?;
+    let events = events::list(client, namespace, ("Pod", name), None).await?;
     let side = view_side(pod.as_ref(), events);
     Ok((pod, side))
 }
@@ -243,7 +244,7 @@ fn describe_side(title: &str, side: &SideView) -> String {
     let mut lines = vec![format!("{title}: {name} is {phase}{node}")];
     lines.extend(side.gates.iter().map(|gate| format!("  gate {gate}")));
     lines.extend(side.conditions.iter().map(|condition| format!("  {condition}")));
-    let events = text::describe_events(&side.events);
+    let events = events::describe(&side.events);
     let parts: Vec<String> = [join_lines(&lines)].into_iter().chain(events).collect();
     parts.join("\n")
 }

@@ -3,7 +3,8 @@
 use berth_api::text::one_line;
 use berth_api::{NodeMode, labels};
 
-use super::{EventView, NodeView, TenantView};
+use super::{NodeView, TenantView};
+use crate::events;
 use crate::output::{format_optional, format_rows, join_lines};
 
 pub(super) fn describe_tenant(view: &TenantView) -> String {
@@ -80,7 +81,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
             format_optional(node.reason.as_ref()),
         ]
     }));
-    parts.extend(describe_events(&view.events));
+    parts.extend(events::describe(&view.events));
     let unreadable = view.unreadable.iter();
     parts.extend(unreadable.map(|error| one_line(&format!("Not shown: {error}"))));
     parts.join("\n\n")
@@ -122,18 +123,8 @@ pub(super) fn describe_node(view: &NodeView) -> String {
         ));
     }
     let mut parts = vec![join_lines(&lines)];
-    parts.extend(describe_events(&view.events));
+    parts.extend(events::describe(&view.events));
     parts.join("\n\n")
-}
-
-pub(super) fn describe_events(events: &[EventView]) -> Option<String> {
-    format_rows(["EVENT AT", "REASON", "MESSAGE"], events, |event| {
-        [
-            format_optional(event.at.as_ref()),
-            event.reason.clone(),
-            event.message.clone(),
-        ]
-    })
 }
 
 #[cfg(test)]
@@ -142,7 +133,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use serde_json::json;
 
-    use super::super::{build_node_view, build_tenant_view};
+    use super::super::{build_node_view, build_tenant_view, describe_missing_node};
     use super::*;
 
     fn node(metadata: &serde_json::Value) -> Node {
@@ -255,6 +246,16 @@ Previous tenant: vision-abc
 Why: the scrub failed: gpu-reset
 After the repair: kubectl annotate node n1 berth.dev/release-quarantine=yes";
         assert_eq!(describe_node(&build_node_view(&ill, None, Vec::new())), expected);
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_is_named_with_those_that_may_be_meant() {
+        let others = ["gpu-7".to_owned(), "cpu-1".to_owned()];
+        let error = describe_missing_node("gpu7", &others);
+        assert_eq!(error.exit_code(), 3);
+        assert_eq!(error.to_string(), "there is no node gpu7; did you mean gpu-7?");
+        let error = describe_missing_node("gpu7", &[]).to_string();
+        assert_eq!(error, "there is no node gpu7; `berth nodes` lists those of the pools");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use berth_api::{TenantCluster, TenantClusterStatus, TenantNode, TreeResource, co
 use jiff::Timestamp;
 
 use super::Details;
+use crate::events;
 use crate::output::{format_age_since, format_optional, format_rows, format_table, format_time, join_lines};
 use crate::tenant::{TenantName, phase};
 
@@ -17,6 +18,7 @@ pub(super) fn describe(tenant: &TenantCluster, details: &Details, now: Timestamp
     parts.extend(describe_quota(&status));
     parts.extend(describe_violations(&status));
     parts.extend(describe_transitions(details));
+    parts.extend(events::describe(&details.events));
     parts.extend(describe_next(tenant, &status));
     parts.join("\n\n")
 }
@@ -187,6 +189,7 @@ fn describe_next(tenant: &TenantCluster, status: &TenantClusterStatus) -> Option
 mod tests {
     use super::super::next_transitions;
     use super::*;
+    use crate::events::tests::read;
     use serde_json::json;
 
     #[test]
@@ -221,6 +224,13 @@ mod tests {
         let details = Details {
             nodes: Some(vec![node]),
             transitions: Vec::new(),
+            events: read(
+                &json!([{
+                    "metadata": {"name": "e"}, "involvedObject": {"name": "vision"}, "type": "Normal", "reason": "Ready",
+                    "message": "it is ready", "eventTime": "2026-01-01T00:30:00.000000Z",
+                }]),
+                None,
+            ),
         };
         let expected = "\
 Name:      team/vision
@@ -251,6 +261,9 @@ gpus of h100     8         4
 
 Violations:
   PoolNotAllowed (HostNodePool/h100): leave it; Berth withdraws it at 2026-01-02T00:00:00Z
+
+EVENT AT              TYPE    REASON  COUNT  MESSAGE
+2026-01-01T00:30:00Z  Normal  Ready   1      it is ready
 
 Use it: berth connect team/vision";
         assert_eq!(describe(&tenant, &details, now), expected);
@@ -292,9 +305,11 @@ Use it: berth connect team/vision";
             },
         }))
         .unwrap();
+        let events = json!([{"metadata": {"name": "e"}, "involvedObject": {}, "reason": forged, "message": forged}]);
         let details = Details {
             nodes: None,
             transitions: Vec::new(),
+            events: read(&events, None),
         };
         let text = describe(&tenant, &details, Timestamp::UNIX_EPOCH);
         assert!(text.contains("x\u{fffd}Ready"), "{text}");
@@ -311,6 +326,7 @@ Use it: berth connect team/vision";
         let details = Details {
             nodes: None,
             transitions: next_transitions(periods.into(), now),
+            events: Vec::new(),
         };
         let text = describe_transitions(&details).unwrap();
         assert!(

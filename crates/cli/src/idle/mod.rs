@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::{ObjectFormat, print_named};
-use crate::tenant::{self, TenantName, resource_name};
+use crate::tenant::{self, NamespacesArgument, TenantName, resource_name};
 
 /// What `idle` prints. Programs read it: fields are only ever added.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -94,9 +94,15 @@ struct NodeView {
     node: IdleNode,
 }
 
-pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
-    let tenants = tenant::list_visible(&host.connect().await?, given).await?.tenants;
+pub(crate) async fn run(
+    host: &HostArguments,
+    namespaces: NamespacesArgument,
+    format: ObjectFormat,
+) -> Result<ExitCode, Error> {
+    let given = namespaces.given(host);
+    let tenants = tenant::list_visible(&host.connect().await?, given, namespaces)
+        .await?
+        .tenants;
     let view = build_view(&tenants, Timestamp::now());
     let idle = tenants.iter().filter(|tenant| has_idle_gpus(tenant));
     let names: Vec<String> = idle.map(|tenant| resource_name(&tenant.name_any())).collect();

@@ -10,12 +10,13 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
+use kube::runtime::watcher;
 
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node;
 use crate::output::{ObjectFormat, list_of, print_objects, print_text};
-use crate::tenant::resource_name;
+use crate::tenant::{self, resource_name};
 use text::Columns;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,9 @@ pub(crate) struct ListArguments {
     /// List the tenants with these labels, as kubectl selects them: team=vision,stage!=prod.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
+    /// List the tenants with these fields: metadata.name, metadata.namespace, status.phase or status.className, as in status.phase!=Ready.
+    #[arg(long, value_name = "SELECTOR")]
+    field_selector: Option<String>,
     /// Print the tenants, and then each again when it changes, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
@@ -73,14 +77,16 @@ impl ListArguments {
     pub(crate) fn format(&self) -> ListFormat {
         self.output
     }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watch
+    }
 }
 
 pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Result<ExitCode, Error> {
     let format = arguments.output;
-    if arguments.watch && matches!(format, ListFormat::Json | ListFormat::Yaml) {
-        return Err(Error::Usage(
-            "--watch prints a table or names; `kubectl get tenantclusters --watch -o json` prints objects".into(),
-        ));
+    if arguments.watch {
+        check_watched(format)?;
     }
     let host = host.connect().await?;
     let api_of = |client: kube::Client| -> Api<TenantCluster> {
@@ -91,7 +97,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
         }
     };
     let selector = arguments.selector.as_deref().unwrap_or_default();
-    let parameters = ListParams::default().labels(selector);
+    let field_selector = arguments.field_selector.as_deref().unwrap_or_default();
+    let parameters = ListParams::default().labels(selector).fields(field_selector);
     let list = api_of(host.client.clone()).list(&parameters).await;
     let tenants = list.map_err(failed("list the tenants"))?.items;
     let format_of_objects = format.of_objects();
@@ -102,7 +109,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
         }
     }
     if arguments.watch {
-        return watch::run(api_of(host.stream_client()?), selector, tenants, format).await;
+        let config = watcher::Config::default().labels(selector).fields(field_selector);
+        return watch::run(api_of(host.stream_client()?), config, tenants, format).await;
     }
     let nodes = match format_of_objects {
         ObjectFormat::Table => node::list_if_allowed(&host.client).await,
@@ -114,8 +122,32 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints a tenant, and then again when it changes. `name` is what the user calls it.
+pub(crate) async fn watch_one(host: &HostArguments, name: &str, format: ListFormat) -> Result<ExitCode, Error> {
+    check_watched(format)?;
+    let host = host.connect().await?;
+    let (name, tenant) = tenant::find(&host, name).await?;
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
+    watch::run(name.api(&host.stream_client()?), config, vec![tenant], format).await
+}
+
+/// Checks that objects can be printed one by one in this form.
+fn check_watched(format: ListFormat) -> Result<(), Error> {
+    if matches!(format, ListFormat::Json | ListFormat::Yaml) {
+        return Err(Error::Usage(
+            "--watch prints a table or names; `kubectl get tenantclusters --watch -o json` prints objects".into(),
+        ));
+    }
+    Ok(())
+}
+
 fn describe_none(arguments: &ListArguments, namespace: &str) -> String {
-    let which = arguments.selector.as_ref().map_or("", |_| " with these labels");
+    let which = match (&arguments.selector, &arguments.field_selector) {
+        (None, None) => "",
+        (Some(_), None) => " with these labels",
+        (None, Some(_)) => " with these fields",
+        (Some(_), Some(_)) => " with these labels and fields",
+    };
     if arguments.all_namespaces {
         format!("There are no TenantClusters{which}.")
     } else {
@@ -141,6 +173,10 @@ mod tests {
         assert_eq!(
             text("berth list -l a=b"),
             "There are no TenantClusters with these labels in team; -A lists those of all namespaces."
+        );
+        assert_eq!(
+            text("berth list -A -l a=b --field-selector status.phase=Ready"),
+            "There are no TenantClusters with these labels and fields."
         );
     }
 }

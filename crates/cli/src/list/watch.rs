@@ -17,11 +17,11 @@ use crate::error::Error;
 use crate::output::{print_next_line, print_note};
 use crate::tenant::{TenantName, resource_name};
 
-/// Prints `tenants`, and then each tenant of the API with these labels again when it changes. Ends when nobody reads any more, or with the
+/// Prints `tenants`, and then each tenant that the watch of the API has again when it changes. Ends when nobody reads any more, or with the
 /// process.
 pub(super) async fn run(
     api: Api<TenantCluster>,
-    selector: &str,
+    config: watcher::Config,
     tenants: Vec<TenantCluster>,
     format: ListFormat,
 ) -> Result<ExitCode, Error> {
@@ -29,7 +29,6 @@ pub(super) async fn run(
     if !print_lines(&shown.all(Timestamp::now()))? {
         return Ok(ExitCode::SUCCESS);
     }
-    let config = watcher::Config::default().labels(selector);
     let mut events = std::pin::pin!(watcher(api, config).default_backoff());
     let mut is_failing = false;
     while let Some(event) = events.next().await {

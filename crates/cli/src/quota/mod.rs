@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::error::{Error, describe as describe_error, failed, is_forbidden};
 use crate::host::HostArguments;
 use crate::output::{ObjectFormat, print_named};
-use crate::tenant::{self, TenantName, VisibleTenants};
+use crate::tenant::{self, NamespacesArgument, TenantName, VisibleTenants};
 
 /// The whole tree. Programs read it: fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -71,10 +71,14 @@ struct WaitingView {
     message: String,
 }
 
-pub(crate) async fn run(host: &HostArguments, format: ObjectFormat) -> Result<ExitCode, Error> {
-    let given = host.namespace.as_deref();
+pub(crate) async fn run(
+    host: &HostArguments,
+    namespaces: NamespacesArgument,
+    format: ObjectFormat,
+) -> Result<ExitCode, Error> {
+    let given = namespaces.given(host);
     let host = host.connect().await?;
-    let VisibleTenants { tenants, namespace } = tenant::list_visible(&host, given).await?;
+    let VisibleTenants { tenants, namespace } = tenant::list_visible(&host, given, namespaces).await?;
     let params = ListParams::default();
     let (all_organizations, all_projects) = (
         Api::<Organization>::all(host.client.clone()),

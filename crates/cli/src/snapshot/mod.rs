@@ -87,10 +87,10 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_parser = parse_lifetime, value_name = "DURATION")]
     ttl: Option<KubeDuration>,
     /// Wait until the snapshot is completed.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "15m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
     /// Print only resource and name.
     #[arg(short, long, value_enum, value_name = "name")]

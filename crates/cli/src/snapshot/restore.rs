@@ -49,10 +49,10 @@ pub(crate) struct RestoreArguments {
     #[arg(long)]
     without_saving: bool,
     /// Wait until the tenant is set back and ready again, or sleeps as before, and print its conditions as they change.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     wait: bool,
     /// How long to wait.
-    #[arg(long, default_value = "30m", value_parser = parse_timeout, value_name = "DURATION")]
+    #[arg(long, default_value = "30m", value_parser = parse_timeout, value_name = "DURATION", requires = "wait")]
     timeout: Duration,
 }
 

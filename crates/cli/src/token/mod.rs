@@ -26,6 +26,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use crate::error::Error;
+use crate::host::HostArguments;
 use crate::output::{print_line, print_text};
 use cache::{Cache, Tokens};
 use provider::{Provider, SignInError};
@@ -48,7 +49,7 @@ pub(crate) enum TokenCommand {
     Oidc(OidcArguments),
     /// Print a kubeconfig with a token of a ServiceAccount in a tenant, for machines.
     ///
-    /// Uses the kubeconfig of the tenant in KUBECONFIG. Delete the ServiceAccount to revoke its tokens.
+    /// Uses the kubeconfig of the tenant in --kubeconfig or KUBECONFIG, and its current context or that of --context. Delete the ServiceAccount to revoke its tokens.
     #[command(after_help = "Example:\n  berth token service-account ci/deploy --ttl 1h > deploy.yaml")]
     ServiceAccount(ServiceAccountArguments),
 }
@@ -105,7 +106,7 @@ impl Flow {
     }
 }
 
-pub(crate) async fn run(command: TokenCommand) -> Result<ExitCode, Error> {
+pub(crate) async fn run(host: &HostArguments, command: TokenCommand) -> Result<ExitCode, Error> {
     match command {
         TokenCommand::Oidc(arguments) if arguments.print_user => {
             let user = exec_user(&arguments.sign_in()?);
@@ -117,7 +118,7 @@ pub(crate) async fn run(command: TokenCommand) -> Result<ExitCode, Error> {
             let credential = exec::credential(&tokens.id_token, claims::read(&tokens.id_token)?.exp);
             print_line(format_args!("{credential}"))?;
         }
-        TokenCommand::ServiceAccount(arguments) => service_account::run(&arguments).await?,
+        TokenCommand::ServiceAccount(arguments) => service_account::run(host, &arguments).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

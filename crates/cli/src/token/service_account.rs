@@ -14,7 +14,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::host::limited;
+use crate::host::{HostArguments, limited};
 use crate::output::{print_line, print_text};
 use crate::user_config::cluster::Cluster;
 use crate::user_config::document;
@@ -29,15 +29,14 @@ pub(crate) struct ServiceAccountArguments {
     #[arg(value_name = "NAMESPACE/NAME")]
     account: String,
     /// How long the token is valid: at least 10m. The API server may shorten it.
-    #[arg(long, default_value = "1h", value_name = "DURATION")]
-    ttl: String,
+    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_ttl)]
+    ttl: i64,
 }
 
-pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error> {
+pub(super) async fn run(host: &HostArguments, arguments: &ServiceAccountArguments) -> Result<(), Error> {
     // Before anything is read, so that wrong arguments are reported first.
     let account = read_account(&arguments.account)?;
-    let kubeconfig = Kubeconfig::read().map_err(|error| Error::SignIn(format!("cannot use KUBECONFIG: {error}")))?;
-    let text = expiring_kubeconfig(kubeconfig, account, &arguments.ttl).await?;
+    let text = expiring_kubeconfig(host.read_for_tenant()?, account, arguments.ttl).await?;
     print_line(format_args!("{}", text.trim_end()))
 }
 
@@ -45,20 +44,19 @@ pub(super) async fn run(arguments: &ServiceAccountArguments) -> Result<(), Error
 pub(crate) fn read_account(text: &str) -> Result<(&str, &str), Error> {
     let parts = text.split_once('/');
     let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'));
-    parts.ok_or_else(|| Error::SignIn(format!("{text:?} is not NAMESPACE/NAME of a ServiceAccount")))
+    parts.ok_or_else(|| Error::Usage(format!("{text:?} is not NAMESPACE/NAME of a ServiceAccount")))
 }
 
-/// Requests a token of a ServiceAccount with the credentials of `kubeconfig`, that is valid for `ttl`, and returns a kubeconfig with it. Secret.
+/// Requests a token of a ServiceAccount with the credentials of `kubeconfig`, that is valid for so many `seconds`, and returns a kubeconfig with it. Secret.
 /// Says on stderr until when it is valid.
 ///
 /// # Errors
-/// The lifetime or the kubeconfig cannot be used, or the API server gives no token.
+/// The kubeconfig cannot be used, or the API server gives no token.
 pub(crate) async fn expiring_kubeconfig(
     kubeconfig: Kubeconfig,
     (namespace, name): (&str, &str),
-    ttl: &str,
+    seconds: i64,
 ) -> Result<String, Error> {
-    let seconds = read_ttl(ttl).map_err(Error::SignIn)?;
     let unusable = |error: &dyn std::fmt::Display| Error::SignIn(format!("cannot use the kubeconfig: {error}"));
     let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
@@ -68,11 +66,11 @@ pub(crate) async fn expiring_kubeconfig(
     document::render(&value).map_err(Error::Output)
 }
 
-/// The lifetime in seconds.
-fn read_ttl(text: &str) -> Result<i64, String> {
+/// `1h`, `12h30m`: the lifetime of a token, in seconds.
+pub(crate) fn parse_ttl(text: &str) -> Result<i64, String> {
     let seconds = KubeDuration::from(text).seconds();
     if seconds < SHORTEST {
-        return Err(format!("--ttl {text}: set at least 10m, for example 1h or 12h30m"));
+        return Err("expected at least 10m, for example 1h or 12h30m".into());
     }
     Ok(seconds)
 }
@@ -146,9 +144,9 @@ mod tests {
 
     #[test]
     fn lifetimes_are_those_that_api_servers_give() {
-        assert_eq!(read_ttl("1h30m"), Ok(5400));
+        assert_eq!(parse_ttl("1h30m"), Ok(5400));
         for bad in ["", "9m", "x", "-1h"] {
-            assert!(read_ttl(bad).is_err(), "{bad}");
+            assert!(parse_ttl(bad).is_err(), "{bad}");
         }
     }
 
@@ -156,7 +154,7 @@ mod tests {
     fn an_account_has_a_namespace_and_a_name() {
         assert_eq!(read_account("ci/deploy").unwrap(), ("ci", "deploy"));
         for bad in ["", "deploy", "/deploy", "ci/", "ci/deploy/token", "ci//x"] {
-            assert!(matches!(read_account(bad), Err(Error::SignIn(_))), "{bad}");
+            assert!(matches!(read_account(bad), Err(Error::Usage(_))), "{bad}");
         }
     }
 

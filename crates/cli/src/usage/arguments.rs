@@ -8,12 +8,15 @@ use jiff::civil::Date;
 use super::period::parse_day;
 use crate::completion;
 use crate::error::Error;
+use crate::tenant::NamespacesArgument;
 
 #[derive(Debug, Args)]
 pub(crate) struct UsageArguments {
     /// Show the usage of these TenantClusters only, also of those that are deleted: their names, or NAMESPACE/NAME. [default: all, or those in --namespace]
-    #[arg(value_name = "TENANT", add = completion::tenant_names())]
+    #[arg(value_name = "TENANT", add = completion::tenant_names(), conflicts_with = "all_namespaces")]
     pub(super) tenants: Vec<String>,
+    #[command(flatten)]
+    pub(super) namespaces: NamespacesArgument,
     /// The days of this month, in UTC.
     #[arg(long, value_name = "YYYY-MM", conflicts_with_all = ["from", "to"])]
     pub(super) month: Option<Month>,

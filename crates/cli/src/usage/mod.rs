@@ -29,7 +29,7 @@ use read::Cards;
 use view::{Request, Selection, Usage, months_without};
 
 pub(crate) async fn run(host: &HostArguments, arguments: &UsageArguments) -> Result<ExitCode, Error> {
-    let given = host.namespace.clone();
+    let given = arguments.namespaces.given(host).map(ToOwned::to_owned);
     if arguments.unassigned {
         unassigned::check(given.as_deref(), arguments)?;
     }

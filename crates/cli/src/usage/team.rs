@@ -100,7 +100,7 @@ impl<'a> Asked<'a> {
         let mut tenants: Vec<TenantCluster> = Vec::new();
         for name in named {
             if tenants.iter().all(|tenant| TenantName::of(tenant) != *name) {
-                tenants.push(name.get(client).await?);
+                tenants.push(name.find(client).await?);
             }
         }
         Ok(tenants)

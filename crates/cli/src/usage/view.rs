@@ -56,10 +56,19 @@ impl Selection {
         };
         if let Some(missing) = self.tenants.iter().find(is_missing) {
             let Period { from, to } = period;
-            let advice = if records.iter().any(is_of_these_days) {
-                format!("`berth usage --from {from} --to {to}` lists the tenants of which something is recorded")
-            } else {
+            let others: Vec<TenantName> = { records.iter() }
+                .filter(|&record| is_of_these_days(record))
+                .map(|record| TenantName {
+                    namespace: record.spec.tenant.namespace.clone(),
+                    name: record.spec.tenant.name.clone(),
+                })
+                .collect();
+            let advice = if others.is_empty() {
                 format!("there are no UsageRecords of these days: {WHY_NO_RECORDS}")
+            } else {
+                missing.ask(&others).unwrap_or_else(|| {
+                    format!("`berth usage --from {from} --to {to}` lists the tenants of which something is recorded")
+                })
             };
             return Err(Error::NotFound(format!(
                 "nothing is recorded of TenantCluster {missing} from {from} to {to}; {advice}"

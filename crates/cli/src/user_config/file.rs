@@ -19,6 +19,18 @@ const MODE: u32 = 0o600;
 const LOCK_TRIES: u32 = 20;
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The kubeconfigs of the user in the order in which kubectl merges them: those of KUBECONFIG, or else `~/.kube/config`. Some may not exist.
+pub(crate) fn user_paths() -> Vec<PathBuf> {
+    let set = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut all: Vec<PathBuf> = std::env::split_paths(&set)
+        .filter(|path| !path.as_os_str().is_empty())
+        .collect();
+    if all.is_empty() {
+        all.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
+    }
+    all
+}
+
 /// The kubeconfigs of the user, as kubectl finds them.
 #[derive(Debug)]
 pub(crate) struct UserFiles {
@@ -34,14 +46,7 @@ impl UserFiles {
     /// # Errors
     /// There is none that a context can be written to.
     pub(crate) fn find() -> Result<Self, Error> {
-        let set = std::env::var_os("KUBECONFIG").unwrap_or_default();
-        let mut all: Vec<PathBuf> = std::env::split_paths(&set)
-            .filter(|path| !path.as_os_str().is_empty())
-            .collect();
-        if all.is_empty() {
-            all.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
-        }
-        Self::of(all)
+        Self::of(user_paths())
     }
 
     fn of(all: Vec<PathBuf>) -> Result<Self, Error> {

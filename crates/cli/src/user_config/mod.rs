@@ -3,3 +3,4 @@
 pub(crate) mod cluster;
 pub(crate) mod document;
 pub(crate) mod file;
+pub(crate) mod read;

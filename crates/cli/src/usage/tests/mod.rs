@@ -384,7 +384,8 @@ fn records_are_selected_by_tenant_or_namespace() {
     match select(None, &["speech", "vision"]) {
         Err(Error::NotFound(message)) => assert!(
             message
-                .starts_with("nothing is recorded of TenantCluster team-speech/vision from 2026-11-01 to 2026-11-03"),
+                .starts_with("nothing is recorded of TenantCluster team-speech/vision from 2026-11-01 to 2026-11-03")
+                && message.ends_with("; did you mean team-vision/vision?"),
             "{message}"
         ),
         other => panic!("{other:?}"),

@@ -27,12 +27,12 @@ pub(crate) fn context_name(namespace: &str, name: &str) -> String {
 /// Parses a kubeconfig. An empty text is an empty kubeconfig.
 ///
 /// # Errors
-/// It is not YAML, or not a mapping; the text says what is wrong.
+/// It is not YAML, or not a mapping; the text says what is wrong, and quotes no line: there may be keys and tokens.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(json!({"apiVersion": "v1", "kind": "Config"}));
     }
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string())?;
     if document.is_object() {
         Ok(document)
     } else {
@@ -218,6 +218,11 @@ pub(crate) fn remove_context(document: &mut Value, context: &str, previous: Opti
         document["current-context"] = json!(previous.unwrap_or_default());
     }
     existed
+}
+
+/// `<namespace>/<name>` of the tenant that a context is of; none if `berth connect` did not make it.
+pub(crate) fn tenant_of(context: &str) -> Option<&str> {
+    context.strip_prefix(PREFIX)
 }
 
 /// The contexts that `berth connect` made.

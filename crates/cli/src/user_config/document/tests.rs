@@ -84,6 +84,8 @@ fn a_context_is_added_replaced_and_removed_without_a_trace() {
     assert_eq!(current_context(&document), Some("berth/team/vision"));
     assert_eq!(host_context(&document), Ok(Some("prod")));
     assert_eq!(tenant_contexts(&document), ["berth/team/vision"]);
+    assert_eq!(tenant_of("berth/team/vision"), Some("team/vision"));
+    assert_eq!(tenant_of("prod"), None);
 
     // Again, with another address: one entry, and the context before is still known.
     add_context(&mut document, &name, &tenant("https://two"), None, None).unwrap();
@@ -168,6 +170,8 @@ fn text_survives_reading_and_writing() {
     document["users"][0]["user"]["token"] = json!("x".repeat(3000));
     assert_eq!(parse(&render(&document).unwrap()).unwrap(), document);
     assert!(parse("- a").is_err());
+    let error = parse("key: \"CANARY\" x\n").unwrap_err();
+    assert!(!error.contains("CANARY"), "{error}");
     let broken = json!({"current-context": "a"});
     assert!(add_context(&mut host(), "berth/a/b", &broken, None, None).is_err());
 }
