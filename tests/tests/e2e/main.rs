@@ -23,6 +23,7 @@ mod cli;
 mod dns;
 mod evictions;
 mod hostile_api;
+mod kept_connection;
 mod network;
 mod node_failures;
 mod node_recycling;

@@ -1,6 +1,9 @@
 //! A tenant leaves nothing on a node for the next one, and keeps no node that it has to give back.
 
-use crate::pods::{IMAGE, SOON, is_ready, only, pod};
+use crate::{
+    kept_connection::KeptConnection,
+    pods::{IMAGE, SOON, is_ready, only, pod},
+};
 use berth_api::{HostNodePool, labels};
 use berth_local::images::{Image, catalog};
 use berth_process::binaries::{self, Binary};
@@ -198,6 +201,8 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     }
     add_connections(&host, &node);
     assert_eq!(connections(&host, &node), CONNECTIONS);
+    let mut kept = KeptConnection::open(&host, &node).await;
+    kept.assert_lets_the_peer_in().await;
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -221,6 +226,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     );
     let left = connections(&host, &node);
     assert!(left.is_empty(), "connections are left: {left:?}");
+    kept.assert_keeps_the_peer_out().await;
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);
     let volumes = volumes_of_images(&folder);
