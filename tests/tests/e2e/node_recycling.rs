@@ -234,7 +234,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
 }
 
 /// The node of a tenant that has one.
-async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
+pub(crate) async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
     let nodes: Api<Node> = Api::all(host.client.clone());
     let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
     nodes.list(&own).await.unwrap().items.remove(0).name_any()
@@ -252,7 +252,8 @@ async fn until_ready(pods: &Api<Pod>, name: &str) {
     .await;
 }
 
-async fn until_free(host: &TestCluster, node: &str) {
+/// Waits until no tenant has a node, and it is not being recycled.
+pub(crate) async fn until_free(host: &TestCluster, node: &str) {
     let nodes: Api<Node> = Api::all(host.client.clone());
     until(&format!("node {node} is free"), SOON, async || {
         let node = nodes.get(node).await.map_err(|error| error.to_string())?;
