@@ -379,6 +379,12 @@ pub(super) async fn sources_of_claims(credential: &StolenCredential) {
             refused => expect_denied(kinds, refused),
         }
     }
+    // A controller of the host would make this claim, which no policy would see.
+    let source = json!({"apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "theirs"});
+    let template = json!({"spec": with(&base, &json!({"dataSourceRef": source}))});
+    let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": template}});
+    let pod = credential.pod(&json!({"volumes": [volume]}));
+    credential.expect_denied("spec.volumes may not reach", &pod).await;
     // Those without the feature CrossNamespaceVolumeDataSource drop it.
     let elsewhere = with(&own, &json!({"namespace": "default"}));
     match credential.create(&claim(&json!({"dataSourceRef": elsewhere}))).await {
