@@ -25,6 +25,7 @@ mod evictions;
 mod gpu_toolkit;
 mod hostile_api;
 mod kept_connection;
+mod lost_mount;
 mod network;
 mod node_failures;
 mod node_recycling;

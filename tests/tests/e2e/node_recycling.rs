@@ -2,6 +2,7 @@
 
 use crate::{
     kept_connection::KeptConnection,
+    lost_mount::LostMount,
     pods::{IMAGE, SOON, is_ready, only, pod},
 };
 use berth_api::{HostNodePool, labels};
@@ -203,6 +204,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     assert_eq!(connections(&host, &node), CONNECTIONS);
     let mut kept = KeptConnection::open(&host, &node).await;
     kept.assert_lets_the_peer_in().await;
+    let lost = LostMount::make(&host, &node);
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -213,6 +215,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     let tenants = host.tenants("recycling");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
     until_gone(&host, "recycling", "leaver").await;
+    lost.assert_keeps_the_node().await;
     until_free(&host, &node).await;
     assert!(!orphan.exists(), "what the kubelet left is gone");
     assert_eq!(
