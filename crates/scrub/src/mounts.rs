@@ -16,12 +16,12 @@ use std::{
 
 /// What is mounted where this program runs, which follows what is mounted on the node.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// Folders of containerd and CRI-O with one folder for each container or sandbox, by ID.
-const OF_CONTAINERS: [&str; 3] = [
-    "/run/containerd/io.containerd.grpc.v1.cri/sandboxes",
-    "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
-    "/run/containers/storage/overlay-containers",
-];
+/// Folder of containerd with one folder for each sandbox, in which is what its containers share.
+const SANDBOXES: &str = "/run/containerd/io.containerd.grpc.v1.cri/sandboxes";
+/// Folder of containerd with one folder for each container and sandbox, by ID.
+const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// The same of CRI-O, with what the containers of a sandbox share.
+const OVERLAYS: &str = "/run/containers/storage/overlay-containers";
 /// Folder of the volumes of CSI drivers.
 const VOLUMES: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi";
 /// Volumes of CSI drivers in the folder of a pod.
@@ -35,6 +35,8 @@ const NAMED: usize = 3;
 struct Owners {
     /// IDs of containers and sandboxes.
     containers: BTreeSet<String>,
+    /// The same with those of which containerd has a folder and no configuration: sandboxes that a shim has without a container.
+    tasks: BTreeSet<String>,
     /// UIDs of pods.
     pods: BTreeSet<String>,
     /// Driver and name of the volumes of these pods.
@@ -92,7 +94,9 @@ fn owners(node: &Node) -> Result<Owners, Unclean> {
             volumes.extend(volume_of(&volume)?);
         }
     }
+    let tasks = entries(&node.path(TASKS))?;
     Ok(Owners {
+        tasks: tasks.iter().map(|task| name(task)).collect(),
         containers: containers.into_iter().map(|container| container.id).collect(),
         pods: folders.iter().map(|folder| name(folder)).collect(),
         volumes,
@@ -109,10 +113,14 @@ fn volume_of(folder: &Path) -> Result<Option<(String, String)>, Unclean> {
 
 /// Whether a path of the node is one of those where runtimes and the kubelet mount, and belongs to nothing.
 fn is_orphan(node: &Node, point: &Path, owners: &Owners) -> Result<bool, Unclean> {
-    for folder in OF_CONTAINERS {
+    for (folder, known) in [
+        (SANDBOXES, &owners.tasks),
+        (TASKS, &owners.containers),
+        (OVERLAYS, &owners.containers),
+    ] {
         if let Ok(inside) = point.strip_prefix(folder) {
             let id = inside.iter().next().map(|id| id.to_string_lossy());
-            return Ok(id.is_some_and(|id| !owners.containers.contains(&*id)));
+            return Ok(id.is_some_and(|id| !known.contains(&*id)));
         }
     }
     let Ok(inside) = point.strip_prefix(VOLUMES) else {
@@ -140,8 +148,6 @@ mod tests {
     use serde_json::json;
     use std::{fs, process::Command};
     use tempfile::TempDir;
-
-    const SHARED: &str = "/run/containerd/io.containerd.grpc.v1.cri/sandboxes";
 
     /// A node on which a pod of the platform, with the UID `agent`, has the sandbox `known` and the volume `vol-1` of a driver.
     fn machine() -> (TempDir, Node) {
@@ -178,7 +184,7 @@ mod tests {
     #[test]
     fn mounts_of_containers_that_the_runtime_has_lost_are_left() {
         let (_folder, node) = machine();
-        for folder in OF_CONTAINERS {
+        for folder in [SANDBOXES, TASKS, OVERLAYS] {
             for (id, rest, expected) in [
                 ("known", "shm", false),
                 ("lost", "shm", true),
@@ -193,6 +199,10 @@ mod tests {
             }
             assert!(!is_left(&node, folder), "the folder itself");
         }
+        // One of a virtual machine, for example, of which there is no container.
+        fs::create_dir_all(node.path(&format!("{TASKS}/shim"))).unwrap();
+        assert!(!is_left(&node, &format!("{SANDBOXES}/shim/shm")));
+        assert!(is_left(&node, &format!("{TASKS}/shim/rootfs")));
         // Content of images, other namespaces of containerd, and folders of pods, which are looked at elsewhere.
         for other in [
             "/run/containerd/io.containerd.runtime.v2.task/moby/lost/rootfs",
@@ -244,7 +254,7 @@ mod tests {
     fn shared_memory_is_found_until_it_is_unmounted() {
         let (_folder, node) = machine();
         none_left(&node).unwrap();
-        let point = node.path(&format!("{SHARED}/lost/shm"));
+        let point = node.path(&format!("{SANDBOXES}/lost/shm"));
         fs::create_dir_all(&point).unwrap();
         let mounted = Command::new("mount").args(["-t", "tmpfs", "shm"]).arg(&point).output();
         if !mounted.is_ok_and(|output| output.status.success()) {
