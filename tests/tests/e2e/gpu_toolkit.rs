@@ -3,6 +3,7 @@
 
 use crate::{
     node_recycling::{only_node, until_free},
+    on_node,
     pods::SOON,
 };
 use berth_api::{HostNodePool, labels};
@@ -42,14 +43,6 @@ fn install_toolkit(driver: &Path, version: &str) {
     write_program(&driver.join("toolkit/nvidia-ctk"), &script);
 }
 
-/// Runs a program with the directories of a node.
-fn run_on(host: &TestCluster, node: &str, program: &str, arguments: &[&str]) {
-    let mut command = host.command_on_node(node, program).unwrap();
-    let output = command.args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
-}
-
 /// Lets the PCI bus of a node show a GPU, and nothing else.
 fn show_gpu(host: &TestCluster, node: &str, folder: &Path) {
     let bus = folder.join("bus");
@@ -58,7 +51,7 @@ fn show_gpu(host: &TestCluster, node: &str, folder: &Path) {
     for (file, content) in [("vendor", "0x10de\n"), ("class", "0x030200\n")] {
         fs::write(device.join(file), content).unwrap();
     }
-    run_on(host, node, "mount", &["--bind", bus.to_str().unwrap(), DEVICES]);
+    on_node::run(host, node, "mount", &["--bind", bus.to_str().unwrap(), DEVICES]);
 }
 
 /// Sets what the pool says of NVIDIA's software.
@@ -96,6 +89,6 @@ pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestClust
     let release = Patch::Merge(json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}}));
     nodes.patch(&node, &PatchParams::default(), &release).await.unwrap();
     until_free(&host, &node).await;
-    run_on(&host, &node, "umount", &[DEVICES]);
+    on_node::run(&host, &node, "umount", &[DEVICES]);
     set_nvidia(&host, Value::Null).await;
 }

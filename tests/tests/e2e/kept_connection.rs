@@ -2,7 +2,7 @@
 //! at the node's. Its packet filter lets the pod connect to the peer, and from the peer nothing but what belongs to an established connection, as
 //! network plug-ins do.
 
-use crate::network::ip;
+use crate::{network::ip, on_node};
 use berth_tests::{test_cluster::TestCluster, wait::SOON};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -61,7 +61,8 @@ impl KeptConnection {
             }
         }
         for rule in ["-m conntrack --ctstate ESTABLISHED -j ACCEPT", "-j DROP"] {
-            filter(host, node, &format!("-A FORWARD -i {PEER_LINK} {rule}"));
+            let arguments = format!("--wait -A FORWARD -i {PEER_LINK} {rule}");
+            on_node::run(host, node, "iptables", &arguments.split(' ').collect::<Vec<_>>());
         }
         let [pod, peer] = connect(&namespaces);
         Self {
@@ -109,14 +110,6 @@ async fn receive(stream: &mut TcpStream, place: &str) -> [u8; 5] {
     let read = timeout(SOON, stream.read_exact(&mut bytes)).await;
     read.unwrap_or_else(|_| panic!("nothing arrives {place}")).unwrap();
     bytes
-}
-
-/// Changes the packet filter of a node.
-fn filter(host: &TestCluster, node: &str, arguments: &str) {
-    let mut command = host.command_on_node(node, "iptables").unwrap();
-    let output = command.arg("--wait").args(arguments.split(' ')).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "iptables {arguments}: {stderr}");
 }
 
 /// Both ends of a connection from the first namespace to the second one.

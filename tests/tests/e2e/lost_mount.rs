@@ -1,7 +1,7 @@
 //! Memory that the containers of a tenant's pod have shared, still mounted on the node, as a container runtime leaves it that was killed in the middle of its
 //! work.
 
-use crate::pods::SOON;
+use crate::{on_node, pods::SOON};
 use berth_api::system;
 use berth_tests::{test_cluster::TestCluster, wait::until};
 use jiff::Timestamp;
@@ -31,22 +31,21 @@ impl<'a> LostMount<'a> {
         let run = host.home().root().join("nodes").join(node).join("containerd-run");
         let shared = run.join(inside);
         fs::create_dir_all(&shared).unwrap();
-        let made = Self {
+        on_node::run(host, node, "mount", &["-t", "tmpfs", "shm", SHARED]);
+        on_node::run(host, node, "touch", &[&format!("{SHARED}/weights")]);
+        Self {
             host,
             node: node.to_owned(),
             folder: shared.parent().unwrap().to_owned(),
-        };
-        made.run("mount", &["-t", "tmpfs", "shm", SHARED]);
-        made.run("touch", &[&format!("{SHARED}/weights")]);
-        made
+        }
     }
 
     /// Asserts that the validation of the node waits for its end, and unmounts it.
     pub(crate) async fn assert_keeps_the_node(self) {
         let pods: Api<Pod> = Api::namespaced(self.host.client.clone(), system::NAMESPACE);
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let there = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         until("the validation waits for what is mounted", SOON, async || {
-            let pods = pods.list(&on_node).await.map_err(|error| error.to_string())?;
+            let pods = pods.list(&there).await.map_err(|error| error.to_string())?;
             let since = pods.iter().find_map(checks_since).ok_or("no validation runs")?;
             let waits = Timestamp::now().as_second() - since.as_second();
             if waits > WAITS {
@@ -56,16 +55,8 @@ impl<'a> LostMount<'a> {
             }
         })
         .await;
-        self.run("umount", &[SHARED]);
+        on_node::run(self.host, &self.node, "umount", &[SHARED]);
         fs::remove_dir_all(&self.folder).unwrap();
-    }
-
-    /// Runs a program with the directories of the node.
-    fn run(&self, program: &str, arguments: &[&str]) {
-        let mut command = self.host.command_on_node(&self.node, program).unwrap();
-        let output = command.args(arguments).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
     }
 }
 

@@ -30,6 +30,7 @@ mod network;
 mod node_failures;
 mod node_recycling;
 mod node_taints;
+mod on_node;
 mod pod_lifecycle;
 mod pods;
 mod reach;

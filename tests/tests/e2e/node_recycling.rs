@@ -3,6 +3,7 @@
 use crate::{
     kept_connection::KeptConnection,
     lost_mount::LostMount,
+    on_node,
     pods::{IMAGE, SOON, is_ready, only, pod},
 };
 use berth_api::{HostNodePool, labels};
@@ -42,19 +43,13 @@ const VOLUME: &str = "/data";
 /// Connections that the tenant leaves: a peer, and the address of a pod. No packet comes from there.
 const CONNECTIONS: [(&str, &str); 2] = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
 
+/// The tool for the kernel's table of connections.
+const CONNTRACK: &str = "conntrack";
+
 /// The lines that containerd's client prints.
 fn containerd(host: &TestCluster, node: &str, arguments: &[&str]) -> BTreeSet<String> {
     let output = host.ctr(node, arguments).unwrap();
     output.lines().map(|line| line.trim().to_owned()).collect()
-}
-
-/// Runs the tool for the kernel's table of connections in the network namespace of a node.
-fn conntrack(host: &TestCluster, node: &str, arguments: &[&str]) -> String {
-    let mut command = host.command_on_node(node, "conntrack").unwrap();
-    let output = command.args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "conntrack {arguments:?}: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Adds connections as peers of the tenant keep them up: established ones.
@@ -63,13 +58,13 @@ fn add_connections(host: &TestCluster, node: &str) {
         let arguments = format!(
             "-I -p udp -s {peer} -d {pod} --sport 4000 --dport 4001 --timeout 3600 --status SEEN_REPLY,ASSURED"
         );
-        conntrack(host, node, &arguments.split(' ').collect::<Vec<_>>());
+        on_node::run(host, node, CONNTRACK, &arguments.split(' ').collect::<Vec<_>>());
     }
 }
 
 /// The connections that were added and that the kernel still has.
 fn connections(host: &TestCluster, node: &str) -> Vec<(&'static str, &'static str)> {
-    let listed = ["ipv4", "ipv6"].map(|family| conntrack(host, node, &["-L", "-f", family, "-p", "udp"]));
+    let listed = ["ipv4", "ipv6"].map(|family| on_node::run(host, node, CONNTRACK, &["-L", "-f", family, "-p", "udp"]));
     let is_listed = |peer: &str, pod: &str| {
         let sides = format!("src={peer} dst={pod} ");
         listed.iter().any(|listed| listed.contains(&sides))
