@@ -261,7 +261,7 @@ pub(crate) async fn a_node_gets_no_certificate_but_its_own(host: Arc<TestCluster
 async fn what_is_of_others(host: &TestCluster, kubelet: &Client, victim: &Tenant) {
     let workloads = victim.id.workload_namespace();
     let control_plane = victim.id.control_plane_namespace();
-    for namespace in [&workloads, &control_plane, "berth-system"] {
+    for namespace in [workloads.as_str(), control_plane.as_str(), "berth-system"] {
         let secrets: Api<Secret> = Api::namespaced(kubelet.clone(), namespace);
         expect_forbidden("secrets", secrets.list(&ListParams::default()).await);
         expect_forbidden("secrets", secrets.get("pki").await);
