@@ -3,10 +3,11 @@
 //! killed has forgotten it.
 
 use crate::{
-    Unclean, containers,
+    Unclean,
+    containers::{self, POD_NAMESPACE, POD_UID},
     files::{entries, name, text},
     node::Node,
-    pods,
+    pods, program,
 };
 use serde_json::Value;
 use std::{
@@ -20,6 +21,8 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 const SANDBOXES: &str = "/run/containerd/io.containerd.grpc.v1.cri/sandboxes";
 /// Folder of containerd with one folder for each container and sandbox, by ID.
 const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// The same for sandboxes that a shim makes by itself, as containerd can be configured to let it.
+const SHIM_SANDBOXES: &str = "/run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io";
 /// The same of CRI-O, with what the containers of a sandbox share.
 const OVERLAYS: &str = "/run/containers/storage/overlay-containers";
 /// Folder of the volumes of CSI drivers.
@@ -35,19 +38,27 @@ const NAMED: usize = 3;
 struct Owners {
     /// IDs of containers and sandboxes.
     containers: BTreeSet<String>,
-    /// The same with those of which containerd has a folder and no configuration: sandboxes that a shim has without a container.
-    tasks: BTreeSet<String>,
+    /// IDs of sandboxes of which containerd has a folder, also without a configuration: a shim can have one without a container.
+    sandboxes: BTreeSet<String>,
     /// UIDs of pods.
     pods: BTreeSet<String>,
     /// Driver and name of the volumes of these pods.
     volumes: BTreeSet<(String, String)>,
 }
 
+/// Gives containerd's record of the container or sandbox with an ID; nothing if containerd has none, or cannot be asked.
+type Records<'a> = dyn Fn(&str) -> Option<Value> + 'a;
+
 /// Whether everything that is mounted belongs to a container or to a pod.
 pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
+    none_left_in(node, Path::new(MOUNTS), &|id| record(node, id))
+}
+
+/// The same for what is mounted according to a file.
+fn none_left_in(node: &Node, mounts: &Path, records: &Records<'_>) -> Result<(), Unclean> {
     // Before what it belongs to: the runtime and the kubelet mount first, so that one that starts is known at the next attempt.
-    let mounts = text(Path::new(MOUNTS))?.unwrap_or_default();
-    let left = left(node, &points(&mounts, node.root()))?;
+    let mounts = text(mounts)?.unwrap_or_default();
+    let left = left(node, &points(&mounts, node.root()), records)?;
     if left.is_empty() {
         return Ok(());
     }
@@ -64,6 +75,12 @@ pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
     )))
 }
 
+/// As [`Records`] says, by containerd's tool. A node need not have it.
+fn record(node: &Node, id: &str) -> Option<Value> {
+    let info = program::ctr(node, &["containers", "info", id]).ok()?;
+    serde_json::from_str(&info).ok()
+}
+
 /// Where something is mounted, as paths of the node.
 fn points(mounts: &str, root: &Path) -> Vec<PathBuf> {
     let point = |line: &str| {
@@ -74,11 +91,11 @@ fn points(mounts: &str, root: &Path) -> Vec<PathBuf> {
 }
 
 /// The mounts that belong to nothing.
-fn left(node: &Node, points: &[PathBuf]) -> Result<Vec<PathBuf>, Unclean> {
+fn left(node: &Node, points: &[PathBuf], records: &Records<'_>) -> Result<Vec<PathBuf>, Unclean> {
     let owners = owners(node)?;
     let mut left = Vec::new();
     for point in points {
-        if is_orphan(node, point, &owners)? {
+        if is_orphan(node, point, &owners, records)? {
             left.push(point.clone());
         }
     }
@@ -94,9 +111,9 @@ fn owners(node: &Node) -> Result<Owners, Unclean> {
             volumes.extend(volume_of(&volume)?);
         }
     }
-    let tasks = entries(&node.path(TASKS))?;
+    let sandboxes = [entries(&node.path(TASKS))?, entries(&node.path(SHIM_SANDBOXES))?].concat();
     Ok(Owners {
-        tasks: tasks.iter().map(|task| name(task)).collect(),
+        sandboxes: sandboxes.iter().map(|sandbox| name(sandbox)).collect(),
         containers: containers.into_iter().map(|container| container.id).collect(),
         pods: folders.iter().map(|folder| name(folder)).collect(),
         volumes,
@@ -112,16 +129,16 @@ fn volume_of(folder: &Path) -> Result<Option<(String, String)>, Unclean> {
 }
 
 /// Whether a path of the node is one of those where runtimes and the kubelet mount, and belongs to nothing.
-fn is_orphan(node: &Node, point: &Path, owners: &Owners) -> Result<bool, Unclean> {
-    for (folder, known) in [
-        (SANDBOXES, &owners.tasks),
-        (TASKS, &owners.containers),
-        (OVERLAYS, &owners.containers),
-    ] {
-        if let Ok(inside) = point.strip_prefix(folder) {
-            let id = inside.iter().next().map(|id| id.to_string_lossy());
-            return Ok(id.is_some_and(|id| !known.contains(&*id)));
-        }
+fn is_orphan(node: &Node, point: &Path, owners: &Owners, records: &Records<'_>) -> Result<bool, Unclean> {
+    let id_in = |folder: &str| {
+        let inside = point.strip_prefix(folder).ok()?;
+        Some(inside.iter().next()?.to_string_lossy().into_owned())
+    };
+    if let Some(id) = id_in(SANDBOXES) {
+        return Ok(!owners.sandboxes.contains(&id) && !records(&id).is_some_and(|record| is_platforms(node, &record)));
+    }
+    if let Some(id) = id_in(TASKS).or_else(|| id_in(OVERLAYS)) {
+        return Ok(!owners.containers.contains(&id));
     }
     let Ok(inside) = point.strip_prefix(VOLUMES) else {
         return Ok(false);
@@ -142,11 +159,23 @@ fn is_orphan(node: &Node, point: &Path, owners: &Owners) -> Result<bool, Unclean
     }
 }
 
+/// Whether containerd has a sandbox of a pod of the platform. Of one that has ended by itself it has no folder any more. What its containers shared stays
+/// mounted until the kubelet removes the sandbox, which can be at the end of the pod (containerd 2.0 and later).
+fn is_platforms(node: &Node, record: &Value) -> bool {
+    let label = |key: &str| record["Labels"][key].as_str().unwrap_or_default();
+    let uid = label(POD_UID);
+    !uid.is_empty() && !node.is_tenants_pod(label(POD_NAMESPACE), uid)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::{fs, process::Command};
+    use std::{
+        fs,
+        io::{BufRead, BufReader, Write},
+        process::{Command, Stdio},
+    };
     use tempfile::TempDir;
 
     /// A node on which a pod of the platform, with the UID `agent`, has the sandbox `known` and the volume `vol-1` of a driver.
@@ -178,7 +207,7 @@ mod tests {
     }
 
     fn is_left(node: &Node, point: &str) -> bool {
-        !left(node, &[PathBuf::from(point)]).unwrap().is_empty()
+        !left(node, &[PathBuf::from(point)], &|_| None).unwrap().is_empty()
     }
 
     #[test]
@@ -200,9 +229,12 @@ mod tests {
             assert!(!is_left(&node, folder), "the folder itself");
         }
         // One of a virtual machine, for example, of which there is no container.
-        fs::create_dir_all(node.path(&format!("{TASKS}/shim"))).unwrap();
-        assert!(!is_left(&node, &format!("{SANDBOXES}/shim/shm")));
-        assert!(is_left(&node, &format!("{TASKS}/shim/rootfs")));
+        for (folder, id) in [(TASKS, "shim"), (SHIM_SANDBOXES, "shims-own")] {
+            assert!(is_left(&node, &format!("{SANDBOXES}/{id}/shm")), "{folder}");
+            fs::create_dir_all(node.path(&format!("{folder}/{id}"))).unwrap();
+            assert!(!is_left(&node, &format!("{SANDBOXES}/{id}/shm")), "{folder}");
+            assert!(is_left(&node, &format!("{TASKS}/{id}/rootfs")), "{folder}");
+        }
         // Content of images, other namespaces of containerd, and folders of pods, which are looked at elsewhere.
         for other in [
             "/run/containerd/io.containerd.runtime.v2.task/moby/lost/rootfs",
@@ -212,6 +244,32 @@ mod tests {
         ] {
             assert!(!is_left(&node, other), "{other}");
         }
+    }
+
+    #[test]
+    fn memory_of_a_sandbox_of_the_platform_that_has_ended_by_itself_stays() {
+        let (_folder, node) = machine();
+        let record = |namespace: &str, uid: &str| json!({"Labels": {POD_NAMESPACE: namespace, POD_UID: uid}});
+        let memory = [PathBuf::from(format!("{SANDBOXES}/ended/shm"))];
+        for (record, expected) in [
+            (Some(record("kube-system", "other")), false),
+            (Some(record("berth-vision-x", "agent")), false),
+            (Some(record("berth-vision-x", "job")), true),
+            (Some(record("kube-system", "")), true),
+            (Some(json!({})), true),
+            (None, true),
+        ] {
+            let records = |id: &str| {
+                assert_eq!(id, "ended");
+                record.clone()
+            };
+            let left = left(&node, &memory, &records).unwrap();
+            assert_eq!(!left.is_empty(), expected, "{record:?}");
+        }
+        // Only containerd has such sandboxes, and only their memory stays.
+        let rootfs = [PathBuf::from(format!("{TASKS}/ended/rootfs"))];
+        let records = |_: &str| Some(record("kube-system", "other"));
+        assert!(!left(&node, &rootfs, &records).unwrap().is_empty());
     }
 
     #[test]
@@ -249,25 +307,40 @@ mod tests {
         assert!(none_left(&node).is_err());
     }
 
-    /// Only where the step itself could run: as root.
+    /// Only where the step itself could run: as root. It is mounted for another process alone, which ends with its input, also if this one is killed.
     #[test]
     fn shared_memory_is_found_until_it_is_unmounted() {
+        const SCRIPT: &str =
+            r#"mount -t tmpfs shm "$1" && echo mounted && read next && umount "$1" && echo unmounted && read next"#;
         let (_folder, node) = machine();
         none_left(&node).unwrap();
         let point = node.path(&format!("{SANDBOXES}/lost/shm"));
         fs::create_dir_all(&point).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "shm"]).arg(&point).output();
-        if !mounted.is_ok_and(|output| output.status.success()) {
+        let mut mounting = Command::new("unshare");
+        mounting
+            .args(["--mount", "--propagation=private", "sh", "-c", SCRIPT, "sh"])
+            .arg(&point)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let Ok(mut mounting) = mounting.spawn() else { return };
+        let mut input = mounting.stdin.take().unwrap();
+        let mut lines = BufReader::new(mounting.stdout.take().unwrap()).lines();
+        let Some(line) = lines.next() else {
+            mounting.wait().unwrap();
             return;
-        }
-        fs::write(point.join("weights"), "secret").unwrap();
-        let found = none_left(&node);
-        assert!(Command::new("umount").arg(&point).status().unwrap().success());
-        let message = found.unwrap_err().to_string();
+        };
+        assert_eq!(line.unwrap(), "mounted");
+        let mounts = PathBuf::from(format!("/proc/{}/mountinfo", mounting.id()));
+        let check = || none_left_in(&node, &mounts, &|_| None);
+        let message = check().unwrap_err().to_string();
         assert!(
             message.contains("of no container and no pod any more") && message.contains("sandboxes/lost/shm;"),
             "{message}"
         );
-        none_left(&node).unwrap();
+        writeln!(input).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "unmounted");
+        check().unwrap();
+        drop(input);
+        mounting.wait().unwrap();
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
-use std::{fs::File, net, os::fd::AsFd, time::Duration};
+use std::{fs::File, net, os::fd::AsFd, process::Command, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -23,11 +23,22 @@ const PEER_LINK: &str = "kept-peer";
 /// How long nothing may arrive until it counts as kept out. The peer sends it again several times meanwhile.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// The connection. The namespaces are gone with it.
+/// What the packet filter of the node does with what comes from the peer, one after the other.
+const RULES: [&str; 2] = ["-m conntrack --ctstate ESTABLISHED -j ACCEPT", "-j DROP"];
+
+/// The connection. The namespaces and the rules are gone with it.
 pub(crate) struct KeptConnection {
-    namespaces: [String; 2],
     pod: TcpStream,
     peer: TcpStream,
+    _made: Made,
+}
+
+/// What was made for a connection. If this process is killed, it goes with the node: its namespaces are named as those of the node's cluster.
+struct Made {
+    /// Network namespaces, with which their links go.
+    namespaces: [String; 2],
+    /// The commands that remove the rules.
+    removals: Vec<Command>,
 }
 
 impl KeptConnection {
@@ -41,7 +52,11 @@ impl KeptConnection {
         let address = addresses.iter().find(|address| address.type_ == "InternalIP").unwrap();
         let number = address.address.rsplit('.').next().unwrap();
         let of_node = format!("berth-{id}-{number}");
-        let namespaces = ["kept-pod", PEER_LINK].map(|name| format!("berth-{id}-{name}"));
+        let mut made = Made {
+            namespaces: ["kept-pod", PEER_LINK].map(|name| format!("berth-{id}-{name}")),
+            removals: Vec::new(),
+        };
+        let namespaces = &made.namespaces;
         for (namespace, link, (own, towards)) in [(&namespaces[0], "kept-pod", POD), (&namespaces[1], PEER_LINK, PEER)]
         {
             ip(&format!("netns add {namespace}")).await;
@@ -60,15 +75,19 @@ impl KeptConnection {
                 ip(&format!("-n {namespace} {line}")).await;
             }
         }
-        for rule in ["-m conntrack --ctstate ESTABLISHED -j ACCEPT", "-j DROP"] {
-            let arguments = format!("--wait -A FORWARD -i {PEER_LINK} {rule}");
-            on_node::run(host, node, "iptables", &arguments.split(' ').collect::<Vec<_>>());
+        for rule in RULES {
+            let arguments = |action: &str| format!("--wait {action} FORWARD -i {PEER_LINK} {rule}");
+            let mut removal = host.command_on_node(node, "iptables").unwrap();
+            removal.args(arguments("-D").split(' '));
+            made.removals.push(removal);
+            let added = arguments("-A");
+            on_node::run(host, node, "iptables", &added.split(' ').collect::<Vec<_>>());
         }
-        let [pod, peer] = connect(&namespaces);
+        let [pod, peer] = connect(&made.namespaces);
         Self {
-            namespaces,
             pod: TcpStream::from_std(pod).unwrap(),
             peer: TcpStream::from_std(peer).unwrap(),
+            _made: made,
         }
     }
 
@@ -90,15 +109,16 @@ impl KeptConnection {
     }
 }
 
-impl Drop for KeptConnection {
+impl Drop for Made {
     fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            // The link of the node goes with it. Its rules name a link that no longer exists.
-            let removed = std::process::Command::new("ip")
-                .args(["netns", "del", namespace])
-                .status();
-            if !removed.is_ok_and(|status| status.success()) {
-                eprintln!("the namespace {namespace} is left");
+        let namespaces = self.namespaces.iter().map(|namespace| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "del", namespace]);
+            command
+        });
+        for mut command in self.removals.drain(..).chain(namespaces) {
+            if !command.status().is_ok_and(|status| status.success()) {
+                eprintln!("something is left: {command:?} failed");
             }
         }
     }
