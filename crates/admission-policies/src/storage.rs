@@ -3,6 +3,7 @@
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::{labels, policy_annotations};
+use berth_sync_rules::kinds::storage::claim::DATA_SOURCES;
 
 /// The annotation by which schedulers choose the node that a volume is made for.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -12,7 +13,6 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
 }
 
 fn build_claim_policy() -> AdmissionPolicy {
-    let local = |source: &str| format!("object.spec.?{source}.?namespace.orValue('') in ['', request.namespace]");
     AdmissionPolicy {
         name: "berth-volume-claims",
         description: "PersistentVolumeClaims of a tenant get new volumes, of classes that its class lists.",
@@ -63,8 +63,17 @@ fn build_claim_policy() -> AdmissionPolicy {
                 "spec.volumeName is for the host's controllers to write",
             ),
             validation(
-                local("dataSourceRef"),
+                "object.spec.?dataSourceRef.?namespace.orValue('') in ['', request.namespace]",
                 "spec.dataSourceRef must be in the same namespace",
+            ),
+            // Programs of the host (volume populators) follow references to other kinds.
+            validation(
+                format!(
+                    "{} && {}",
+                    is_offered_source("dataSource"),
+                    is_offered_source("dataSourceRef")
+                ),
+                "spec.dataSource and spec.dataSourceRef may name PersistentVolumeClaims and VolumeSnapshots only",
             ),
             // Storage drivers read instructions from annotations, such as which volume to import.
             validation(
@@ -86,6 +95,16 @@ fn build_claim_policy() -> AdmissionPolicy {
             ),
         ],
     }
+}
+
+/// Whether volumes may be filled from the kind that a field of a claim's spec names. Without the field, the group and the kind are empty.
+fn is_offered_source(field: &str) -> String {
+    let kinds = DATA_SOURCES.map(|(group, kind, _)| format!("{group}/{kind}"));
+    let offered = std::iter::once("/").chain(kinds.iter().map(String::as_str));
+    format!(
+        "object.spec.?{field}.?apiGroup.orValue('') + '/' + object.spec.?{field}.?kind.orValue('') in {}",
+        cel::string_list(offered)
+    )
 }
 
 /// The class that an object names in a field of its spec; empty for none.
@@ -195,6 +214,23 @@ mod tests {
         let policy = build_claim_policy();
         let asks = |validation: &super::super::Validation| validation.expression.ends_with(&asked);
         assert!(policy.validations.iter().any(asks), "{asked}");
+    }
+
+    #[test]
+    fn volumes_are_filled_from_the_kinds_that_translation_passes_on() {
+        let offered = "in ['/', '/PersistentVolumeClaim', 'snapshot.storage.k8s.io/VolumeSnapshot']";
+        let expected = ["dataSource", "dataSourceRef"].map(|field| {
+            format!(
+                "object.spec.?{field}.?apiGroup.orValue('') + '/' + object.spec.?{field}.?kind.orValue('') {offered}"
+            )
+        });
+        let policy = build_claim_policy();
+        let expected = expected.join(" && ");
+        let has_all = policy
+            .validations
+            .iter()
+            .any(|validation| validation.expression == expected);
+        assert!(has_all, "{expected}");
     }
 
     #[test]

@@ -7,6 +7,11 @@ use crate::{
 };
 use serde_json::Value;
 
+/// The label with the namespace of a container's pod, in containerd's record of the container.
+pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// The same with the UID of the pod.
+pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
+
 /// A container runtime: where it keeps the bundles of running containers, and which annotations of a bundle it makes of the pod. CRI-O also
 /// copies all labels and annotations of the pod there, so annotations of the other runtime prove nothing.
 struct Runtime {
@@ -32,9 +37,9 @@ const RUNTIMES: [Runtime; 2] = [
     Runtime {
         bundles: "/run/containers/storage/overlay-containers",
         config: "userdata/config.json",
-        namespace: "io.kubernetes.pod.namespace",
+        namespace: POD_NAMESPACE,
         name: "io.kubernetes.pod.name",
-        uid: "io.kubernetes.pod.uid",
+        uid: POD_UID,
     },
 ];
 

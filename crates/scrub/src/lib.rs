@@ -18,6 +18,7 @@ mod images;
 mod kata;
 mod keyrings;
 mod kubelet;
+mod mounts;
 mod node;
 mod pods;
 mod processes;
@@ -69,6 +70,7 @@ fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
         processes::none_left(node)?;
         claims::none_prepared(node)?;
         mps::none_left(node, arguments)?;
+        mounts::none_left(node)?;
         ephemeral::none_left(node)
     })?;
     kubelet::checks_image_credentials(node)?;

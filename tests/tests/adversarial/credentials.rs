@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// The status code of the answer to a list of namespaces; 200 if the list succeeds.
-async fn try_to_list(client: &Client) -> u16 {
+pub(crate) async fn try_to_list(client: &Client) -> u16 {
     match Api::<Namespace>::all(client.clone()).list(&ListParams::default()).await {
         Ok(_) => 200,
         Err(kube::Error::Api(status)) => status.code,
@@ -37,7 +37,7 @@ async fn try_to_list_as_remote_user(client: &Client) -> u16 {
 }
 
 /// A client with the credential of one kubeconfig at the address, and trusting the authority, of another.
-async fn crossed(credential: &str, target: &str) -> Client {
+pub(crate) async fn crossed(credential: &str, target: &str) -> Client {
     let mut crossed = Kubeconfig::from_yaml(target).unwrap();
     let user = Kubeconfig::from_yaml(credential).unwrap().auth_infos[0]
         .auth_info
@@ -46,7 +46,7 @@ async fn crossed(credential: &str, target: &str) -> Client {
     patient_with(crossed).await
 }
 
-fn host_kubeconfig(host: &TestCluster) -> String {
+pub(crate) fn host_kubeconfig(host: &TestCluster) -> String {
     std::fs::read_to_string(host.home().admin_kubeconfig()).unwrap()
 }
 

@@ -7,6 +7,7 @@ mod credentials;
 mod datastore;
 mod egress;
 mod host_first;
+mod node_join;
 mod objects;
 mod shared;
 mod syncer;
@@ -22,6 +23,9 @@ fn main() -> ExitCode {
             credentials::tenant_admin_has_no_rights_elsewhere,
             credentials::tokens_are_rejected_elsewhere,
             credentials::nobody_gets_a_token_for_years,
+            node_join::a_node_gets_no_certificate_but_its_own,
+            node_join::a_bootstrap_token_gets_certificates_of_kubelets_alone,
+            node_join::a_tenants_admin_gets_nothing_signed,
             datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
             datastore::a_tenants_etcd_certificate_opens_no_peer_port,
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,

@@ -151,6 +151,14 @@ async fn check_foreign_names(tenant: &Tenant) {
             "storageClassName",
         ),
         (
+            claim(
+                "populated",
+                json!({"accessModes": modes, "resources": storage, "storageClassName": "any", "dataSourceRef": {
+                    "apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "theirs"}}),
+            ),
+            "spec.dataSourceRef: volumes can be filled from PersistentVolumeClaims and VolumeSnapshots only",
+        ),
+        (
             json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "bank"},
             "spec": {"ingressClassName": "nginx", "rules": [rule]}}),
             "ingressClassName",

@@ -136,18 +136,93 @@ fn refused_by_profiles_probes_and_volumes() -> Vec<(&'static str, Value, &'stati
     ]
 }
 
+/// The same for what NVIDIA's container toolkit takes for a choice of devices.
+fn refused_by_choices_of_devices() -> Vec<(&'static str, Value, &'static str)> {
+    let container = |extra: Value| with_container(&extra);
+    let mounted = |volume: Value, path: &str| {
+        let mut spec = with_container(&json!({"volumeMounts": [{"name": "v", "mountPath": path}]}));
+        spec["volumes"] = json!([with_name(volume)]);
+        spec
+    };
+    vec![
+        // An image without NVIDIA_VISIBLE_DEVICES would get all GPUs.
+        (
+            "cuda-env",
+            container(json!({"env": [{"name": "CUDA_VERSION", "value": "12.4"}]})),
+            "CUDA_VERSION",
+        ),
+        (
+            "secret-env",
+            container(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES",
+                "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": true}}}]})),
+            "NVIDIA_VISIBLE_DEVICES",
+        ),
+        (
+            "init-env",
+            json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "NVIDIA_IMEX_CHANNELS", "value": "0"}]}]}),
+            "spec.initContainers[0].env[0]",
+        ),
+        (
+            "cdi-mount",
+            mounted(
+                json!({"emptyDir": {}}),
+                "/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all",
+            ),
+            "mountPath",
+        ),
+        (
+            "winding-mount",
+            mounted(json!({"emptyDir": {}}), "/var/run/x/../nvidia-container-devices/0"),
+            "mountPath",
+        ),
+        (
+            "image-mount",
+            mounted(json!({"image": {"reference": "i"}}), "/run/nvidia-container-devices/0"),
+            "mountPath",
+        ),
+    ]
+}
+
+/// A volume `v`.
+fn with_name(mut volume: Value) -> Value {
+    volume["name"] = "v".into();
+    volume
+}
+
+/// Pods whose annotations ask the container runtime for devices (CDI), and what the reason names.
+fn refused_by_annotations() -> Vec<(Pod, &'static str)> {
+    [
+        ("cdi", "cdi.k8s.io/gpus", "nvidia.com/gpu=all"),
+        ("cdi-toolkit", "nvidia.cdi.k8s.io/container.c", "nvidia.com/gpu=all"),
+        ("cdi-injector", "cdi-devices.nri.io/container.c", "- nvidia.com/gpu=all"),
+    ]
+    .map(|(name, key, value)| {
+        let mut pod = pod(name, &json!({}));
+        pod.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
+        (pod, key)
+    })
+    .into()
+}
+
 pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
-    let mut refused = refused_pods();
-    refused.extend(refused_by_profiles_probes_and_volumes());
-    for (name, spec, _) in &refused {
-        pods.create(&PostParams::default(), &pod(name, spec))
+    let by_spec = [
+        refused_pods(),
+        refused_by_profiles_probes_and_volumes(),
+        refused_by_choices_of_devices(),
+    ];
+    let by_spec = by_spec.into_iter().flatten();
+    let refused = by_spec.map(|(name, spec, field)| (pod(name, &spec), field));
+    let refused: Vec<(Pod, &str)> = refused.chain(refused_by_annotations()).collect();
+    for (pod, _) in &refused {
+        pods.create(&PostParams::default(), pod)
             .await
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+            .unwrap_or_else(|error| panic!("{}: {error}", pod.name_any()));
     }
-    for (name, _, field) in &refused {
+    for (pod, field) in &refused {
+        let name = &pod.name_any();
         let text = until(&format!("an Event says why {name} does not run"), SOON, async || {
             let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
             let list = events.list(&about).await.map_err(|error| error.to_string())?;

@@ -22,11 +22,15 @@ mod berth;
 mod cli;
 mod dns;
 mod evictions;
+mod gpu_toolkit;
 mod hostile_api;
+mod kept_connection;
+mod lost_mount;
 mod network;
 mod node_failures;
 mod node_recycling;
 mod node_taints;
+mod on_node;
 mod pod_lifecycle;
 mod pods;
 mod reach;
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
             Group::alone(tests![
                 node_recycling::a_process_that_ignores_sigterm_keeps_no_node,
                 node_recycling::a_process_that_ignores_sigterm_keeps_no_tenant,
+                gpu_toolkit::an_unsafe_container_toolkit_keeps_a_node,
                 node_taints::full_and_cordoned_nodes_have_their_taints,
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,

@@ -1,6 +1,11 @@
 //! A tenant leaves nothing on a node for the next one, and keeps no node that it has to give back.
 
-use crate::pods::{IMAGE, SOON, is_ready, only, pod};
+use crate::{
+    kept_connection::KeptConnection,
+    lost_mount::LostMount,
+    on_node,
+    pods::{IMAGE, SOON, is_ready, only, pod},
+};
 use berth_api::labels;
 use berth_local::images::{Image, catalog};
 use berth_process::binaries::{self, Binary};
@@ -38,19 +43,13 @@ const VOLUME: &str = "/data";
 /// Connections that the tenant leaves: a peer, and the address of a pod. No packet comes from there.
 const CONNECTIONS: [(&str, &str); 2] = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
 
+/// The tool for the kernel's table of connections.
+const CONNTRACK: &str = "conntrack";
+
 /// The lines that containerd's client prints.
 fn containerd(host: &TestCluster, node: &str, arguments: &[&str]) -> BTreeSet<String> {
     let output = host.ctr(node, arguments).unwrap();
     output.lines().map(|line| line.trim().to_owned()).collect()
-}
-
-/// Runs the tool for the kernel's table of connections in the network namespace of a node.
-fn conntrack(host: &TestCluster, node: &str, arguments: &[&str]) -> String {
-    let mut command = host.command_on_node(node, "conntrack").unwrap();
-    let output = command.args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "conntrack {arguments:?}: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Adds connections as peers of the tenant keep them up: established ones.
@@ -59,13 +58,13 @@ fn add_connections(host: &TestCluster, node: &str) {
         let arguments = format!(
             "-I -p udp -s {peer} -d {pod} --sport 4000 --dport 4001 --timeout 3600 --status SEEN_REPLY,ASSURED"
         );
-        conntrack(host, node, &arguments.split(' ').collect::<Vec<_>>());
+        on_node::run(host, node, CONNTRACK, &arguments.split(' ').collect::<Vec<_>>());
     }
 }
 
 /// The connections that were added and that the kernel still has.
 fn connections(host: &TestCluster, node: &str) -> Vec<(&'static str, &'static str)> {
-    let listed = ["ipv4", "ipv6"].map(|family| conntrack(host, node, &["-L", "-f", family, "-p", "udp"]));
+    let listed = ["ipv4", "ipv6"].map(|family| on_node::run(host, node, CONNTRACK, &["-L", "-f", family, "-p", "udp"]));
     let is_listed = |peer: &str, pod: &str| {
         let sides = format!("src={peer} dst={pod} ");
         listed.iter().any(|listed| listed.contains(&sides))
@@ -198,6 +197,9 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     }
     add_connections(&host, &node);
     assert_eq!(connections(&host, &node), CONNECTIONS);
+    let mut kept = KeptConnection::open(&host, &node).await;
+    kept.assert_lets_the_peer_in().await;
+    let lost = LostMount::make(&host, &node);
     let logs = || -> Vec<String> {
         let listed = fs::read_dir(folder.join("pods-log")).unwrap();
         let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -208,6 +210,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     let tenants = host.tenants("recycling");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
     until_gone(&host, "recycling", "leaver").await;
+    lost.assert_keeps_the_node().await;
     until_free(&host, &node).await;
     assert!(!orphan.exists(), "what the kubelet left is gone");
     assert_eq!(
@@ -221,6 +224,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     );
     let left = connections(&host, &node);
     assert!(left.is_empty(), "connections are left: {left:?}");
+    kept.assert_keeps_the_peer_out().await;
     assert!(logs().is_empty(), "{:?}", logs());
     model.assert_gone(&host, &node);
     let volumes = volumes_of_images(&folder);
@@ -228,7 +232,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
 }
 
 /// The node of a tenant that has one.
-async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
+pub(crate) async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
     let nodes: Api<Node> = Api::all(host.client.clone());
     let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
     nodes.list(&own).await.unwrap().items.remove(0).name_any()
@@ -246,7 +250,8 @@ async fn until_ready(pods: &Api<Pod>, name: &str) {
     .await;
 }
 
-async fn until_free(host: &TestCluster, node: &str) {
+/// Waits until no tenant has a node, and it is not being recycled.
+pub(crate) async fn until_free(host: &TestCluster, node: &str) {
     let nodes: Api<Node> = Api::all(host.client.clone());
     until(&format!("node {node} is free"), SOON, async || {
         let node = nodes.get(node).await.map_err(|error| error.to_string())?;

@@ -38,6 +38,8 @@ pub(super) async fn validate(credential: &StolenCredential) {
             &pod,
             &[
                 "cdi.k8s.io/all",
+                "cdi-devices.nri.io/container.c",
+                "nvidia.cdi.k8s.io/container.c",
                 "cluster-autoscaler.kubernetes.io/safe-to-evict",
                 "dev.gvisor.spec.mount.share.type",
                 "example.com/other",

@@ -270,6 +270,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
+    objects::sources_of_claims(&credential).await;
     objects::groups_of_pods(&credential, admin).await;
     snapshots::class_of_one_that_waits(&credential).await;
     objects::annotations_of_claims(&credential, admin).await;

@@ -352,6 +352,54 @@ pub(super) async fn nodes_of_claims(credential: &StolenCredential, admin: &Clien
     rbac::revoke(admin, &name).await;
 }
 
+/// Programs of the host (volume populators) follow references to other kinds with rights of their own, and read from other namespaces.
+pub(super) async fn sources_of_claims(credential: &StolenCredential) {
+    let base = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"});
+    let claim = |spec: &Value| credential.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+    let own = json!({"kind": "PersistentVolumeClaim", "name": "own"});
+    for source in [&snapshot, &own] {
+        for field in ["dataSource", "dataSourceRef"] {
+            credential.expect_allowed(&claim(&json!({field: source}))).await;
+        }
+    }
+    let kinds = "may name PersistentVolumeClaims and VolumeSnapshots only";
+    for (group, kind) in [
+        ("cdi.kubevirt.io", "VolumeImportSource"),
+        ("populators.example.com", "PersistentVolumeClaim"),
+        ("snapshot.storage.k8s.io", "VolumeSnapshotContent"),
+    ] {
+        let source = json!({"apiGroup": group, "kind": kind, "name": "theirs"});
+        credential
+            .expect_denied(kinds, &claim(&json!({"dataSourceRef": source})))
+            .await;
+        // API servers drop it, or ask the policy.
+        match credential.create(&claim(&json!({"dataSource": source}))).await {
+            Ok(created) => assert_without_source(&created.data),
+            refused => expect_denied(kinds, refused),
+        }
+    }
+    // A controller of the host would make this claim, which no policy would see.
+    let source = json!({"apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "theirs"});
+    let template = json!({"spec": with(&base, &json!({"dataSourceRef": source}))});
+    let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": template}});
+    let pod = credential.pod(&json!({"volumes": [volume]}));
+    credential.expect_denied("spec.volumes may not reach", &pod).await;
+    // Those without the feature CrossNamespaceVolumeDataSource drop it.
+    let elsewhere = with(&own, &json!({"namespace": "default"}));
+    match credential.create(&claim(&json!({"dataSourceRef": elsewhere}))).await {
+        Ok(created) => assert_without_source(&created.data),
+        refused => expect_denied("spec.dataSourceRef must be in the same namespace", refused),
+    }
+}
+
+/// Asserts that nothing fills the volume of a claim.
+fn assert_without_source(claim: &Value) {
+    for field in ["dataSource", "dataSourceRef"] {
+        assert!(claim["spec"][field].is_null(), "{claim}");
+    }
+}
+
 pub(super) async fn storage_and_devices(credential: &StolenCredential) {
     let base = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"});
     let claim = |spec: &Value| credential.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));

@@ -246,8 +246,13 @@ pub(super) async fn device_variables(credential: &StolenCredential) {
             let container = json!({"name": "m", "image": "i", "volumeMounts": [{"name": "v", "mountPath": path}]});
             credential.pod(&json!({list: [container], "volumes": [{"name": "v", "emptyDir": {}}]}))
         };
-        let devices = mounted("/var/run/nvidia-container-devices/all");
-        credential.expect_denied("choose devices", &devices).await;
+        for path in [
+            "/var/run/nvidia-container-devices/all",
+            "/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all",
+            "/var/run/x/../nvidia-container-devices/0",
+        ] {
+            credential.expect_denied("choose devices", &mounted(path)).await;
+        }
         credential.expect_allowed(&mounted("/var/run/devices")).await;
     }
 }

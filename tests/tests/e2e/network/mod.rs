@@ -26,7 +26,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use outside::Outside;
-pub(crate) use outside::inside;
+pub(crate) use outside::{inside, ip};
 use serde_json::{Value, json};
 use served::{cluster_ip, served, served_by_the_host, service};
 use std::{

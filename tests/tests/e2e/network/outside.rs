@@ -9,7 +9,8 @@ use serde_json::Value;
 use std::process::Stdio;
 use tokio::process::{Child, Command};
 
-async fn ip(arguments: &str) {
+/// `ip` of this machine, with the arguments in one text: none of them has a space.
+pub(crate) async fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().await.unwrap();
     assert!(
         output.status.success(),

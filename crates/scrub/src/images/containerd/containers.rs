@@ -2,6 +2,7 @@
 
 use super::ctr::{Ctr, lines};
 use crate::{
+    containers::{POD_NAMESPACE, POD_UID},
     error::Unclean,
     files::{entries, name, remove},
     images::names::{in_parts, left},
@@ -13,10 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The label with the namespace of a container's pod.
-const NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// The label with the UID of a container's pod.
-const POD: &str = "io.kubernetes.pod.uid";
 /// The annotation of a container's specification with the name of its image in its pod (containerd 2.0 and later; before, it is the name that
 /// containerd has chosen).
 const ASKED: &str = "io.kubernetes.cri.image-name";
@@ -54,12 +51,12 @@ impl Container {
     pub(super) fn new(node: &Node, info: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let labels = &info["Labels"];
-        let pod = text(&labels[POD]);
+        let pod = text(&labels[POD_UID]);
         Self {
             id: text(&info["ID"]),
             image: text(&info["Image"]),
             asked: text(&info["Spec"]["annotations"][ASKED]),
-            is_tenants: node.is_tenants_pod(&text(&labels[NAMESPACE]), &pod),
+            is_tenants: node.is_tenants_pod(&text(&labels[POD_NAMESPACE]), &pod),
             pod,
             is_sandbox: labels["io.cri-containerd.kind"] == "sandbox",
         }
@@ -165,14 +162,14 @@ fn remove_folders(node: &Node, ids: &BTreeSet<String>) -> Result<(), Unclean> {
 
 /// As [`Node::is_tenants_pod`] decides, by filters.
 fn ids_of_tenants(node: &Node, ctr: &impl Ctr) -> Result<BTreeSet<String>, Unclean> {
-    let label = format!("labels.{NAMESPACE:?}");
+    let label = format!("labels.{POD_NAMESPACE:?}");
     let named = format!(r#"{label}~="^{TENANT_NAMESPACES}",{label}!={SYSTEM:?}"#);
     let control_planes = format!(r#"{label}~="{CONTROL_PLANES}$""#);
     let named = ctr.list(&["containers", "ls", "-q", &named])?;
     let control_planes = ctr.list(&["containers", "ls", "-q", &control_planes])?;
     let pods: Vec<String> = node
         .platform_pods()
-        .map(|uid| format!("labels.{POD:?}=={uid:?}"))
+        .map(|uid| format!("labels.{POD_UID:?}=={uid:?}"))
         .collect();
     let listed = in_parts(&["containers", "ls", "-q"], &pods, |arguments| ctr.run(arguments))?;
     let platform: BTreeSet<String> = listed.iter().flat_map(|part| lines(part)).collect();

@@ -104,6 +104,13 @@ const UNUSED: &str = "Unused";
 
 const NOT_CHOSEN: &str = "volumes are made for claims and cannot be chosen: leave this field out";
 
+/// Groups and kinds of the objects from which volumes can be filled. Other kinds are instructions to programs of the host (volume populators), which
+/// follow them with rights of their own.
+pub const DATA_SOURCES: [(&str, &str, KindId); 2] = [
+    ("", "PersistentVolumeClaim", KindId::PersistentVolumeClaim),
+    ("snapshot.storage.k8s.io", "VolumeSnapshot", KindId::VolumeSnapshot),
+];
+
 const SPEC: Fields = &[
     ("accessModes", Rule::Copy),
     ("dataSource", Rule::Rewrite),
@@ -315,11 +322,10 @@ fn default_class(cache: &Cache) -> Option<String> {
 /// The kind of a data source, if volumes can be filled from it.
 fn source_kind(source: &Value) -> Option<KindId> {
     let group = json::text(source, &["apiGroup"]).unwrap_or_default();
-    match (group, json::text(source, &["kind"])?) {
-        ("", "PersistentVolumeClaim") => Some(KindId::PersistentVolumeClaim),
-        ("snapshot.storage.k8s.io", "VolumeSnapshot") => Some(KindId::VolumeSnapshot),
-        _ => None,
-    }
+    let kind = json::text(source, &["kind"])?;
+    DATA_SOURCES
+        .into_iter()
+        .find_map(|(of_group, name, id)| ((of_group, name) == (group, kind)).then_some(id))
 }
 
 fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {

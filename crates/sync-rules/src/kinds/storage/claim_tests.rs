@@ -96,6 +96,39 @@ fn fields_that_choose_a_volume_or_leave_the_namespace_are_denied() {
 }
 
 #[test]
+fn volumes_are_filled_from_claims_and_snapshots_of_the_namespace_alone() {
+    let denial = |field: &str| {
+        format!("spec.{field}: volumes can be filled from PersistentVolumeClaims and VolumeSnapshots only")
+    };
+    for field in ["dataSource", "dataSourceRef"] {
+        for source in [
+            json!({"apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "s"}),
+            json!({"apiGroup": "forklift.konveyor.io", "kind": "OpenstackVolumePopulator", "name": "s"}),
+            // A kind of the same name in another group, and the other way round.
+            json!({"apiGroup": "populators.example.com", "kind": "PersistentVolumeClaim", "name": "s"}),
+            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "PersistentVolumeClaim", "name": "s"}),
+            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshotContent", "name": "s"}),
+            json!({"kind": "VolumeSnapshot", "name": "s"}),
+            json!({"kind": "Secret", "name": "s"}),
+            json!({"name": "s"}),
+        ] {
+            let denied = translate(&fixtures::cache(), &claim(&json!({field: source}))).err();
+            assert_eq!(denied, Some(vec![denial(field)]), "{field}: {source}");
+        }
+        // The namespace is left out on the host: the claim there is in another one.
+        let own = json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": "research"});
+        let object = translate(&fixtures::cache(), &claim(&json!({field: own})))
+            .unwrap()
+            .object;
+        let hosts = host_name(ID, &Name::new("research", "old"));
+        assert_eq!(
+            object["spec"][field],
+            json!({"kind": "PersistentVolumeClaim", "name": hosts})
+        );
+    }
+}
+
+#[test]
 fn the_class_is_never_left_to_the_host() {
     let cache = fixtures::cache();
     let without = || {
