@@ -160,8 +160,8 @@ async fn beside_changes_of_a_label() {
 
 /// Two tenants.
 struct Scene {
-    /// Equal shares of the processors, if the servers have them.
-    shares: Option<Shares>,
+    /// Shares of the processors, for as long as the scene lasts.
+    shares: Shares,
     sources: Sources,
     host: TestCluster,
     greedy: Tenant,
@@ -190,8 +190,8 @@ impl Scene {
         .await;
         let greedy = Tenant::create(&host, "bench-greedy", &greedy_tenant(&host).await).await;
         let neighbour = Tenant::create(&host, "bench-neighbour", &cluster("neighbour", &[])).await;
-        let are_wanted = std::env::var("BENCH_SHARES").is_ok_and(|shares| shares == "tenants");
-        let shares = are_wanted.then(|| Shares::by_tenant(&host));
+        // Servers of tenants run in pods, which have shares. Without them, what is measured is how a kernel divides two cores among all threads.
+        let shares = Shares::by_tenant(&host);
         tokio::time::sleep(SETTLE).await;
         Self {
             shares,
@@ -253,9 +253,8 @@ impl Scene {
         let [first, second] = &begun.moments;
         second.add_since(first, "alone", processors, &mut report);
         third.add_since(second, "beside", processors, &mut report);
-        if let Some(shares) = &self.shares {
-            report.note(shares.describe());
-        }
+        report.add("equal shares of the processors", f64::from(self.shares.are_equal()), "");
+        report.note(self.shares.describe());
         match Limits::read(&self.host, &self.greedy).await {
             Ok(limits) => limits.add_to(&mut report),
             Err(error) => report.note(format!("the host does not say what it counts: {error}")),
