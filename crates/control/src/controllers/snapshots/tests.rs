@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     clock::Clock,
     controllers::tenant::Tenants,
-    datastore::TenantContents,
+    datastore::{RestoreEnd, TenantContents},
     events::EventRecorder,
     metrics::SnapshotMetrics,
     testing::{MemoryContents, Script, ScriptedApi, StoreWriters, options_of_bucket},

@@ -7,7 +7,7 @@ pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended};
 use super::restore_finding::MOST_REST;
 use crate::{
     clock::whole_seconds,
-    datastore::{RestorePhase, RestoreRecord},
+    datastore::{RestoreEnd, RestorePhase, RestoreRecord},
 };
 use berth_runtime::locks::lock;
 use berth_snapshots::Written;
@@ -84,6 +84,8 @@ struct Remembered {
     knows_none: bool,
     /// When the last restore ended, and how many bytes it has written.
     ended: Option<(Instant, u64)>,
+    /// Whether that is known: a control that has just started has to read it.
+    knows_end: bool,
     /// How the last one ended that has replaced something.
     over: Option<Finding>,
 }
@@ -234,7 +236,22 @@ impl Restores {
 
     /// Notes that a restore has ended which has written so many bytes.
     pub(super) fn note_ended(&self, uid: &str, bytes: u64, now: Instant) {
-        self.with(uid, |known| known.ended = Some((now, bytes)));
+        self.with(uid, |known| (known.ended, known.knows_end) = (Some((now, bytes)), true));
+    }
+
+    /// Whether this process knows how the last restore ended, or that there was none.
+    pub(super) fn knows_end(&self, uid: &str) -> bool {
+        lock(&self.all).get(uid).is_some_and(|known| known.knows_end)
+    }
+
+    /// Notes how the last restore ended, as etcd says; none: there was none. It is `now` by the clock of the host, and `at` by that of this process.
+    pub(super) fn learn_end(&self, uid: &str, end: Option<&RestoreEnd>, now: Timestamp, at: Instant) {
+        let ended = end.and_then(|end| {
+            // That clock may have been set back since: no restore waits longer for that.
+            let age = Duration::try_from(now.duration_since(end.ended_at)).unwrap_or_default();
+            (age < MOST_REST).then(|| (at.checked_sub(age).unwrap_or(at), end.bytes))
+        });
+        self.with(uid, |known| (known.ended, known.knows_end) = (ended, true));
     }
 
     /// How long the next restore waits at most. `has_compared` says whether the tenant's syncer has compared everything on the host since the last one.

@@ -353,3 +353,26 @@ fn the_next_restore_waits_for_the_syncer_and_for_the_history_in_etcd_but_not_for
     restores.forget("uid");
     assert_eq!(seconds(false, 0), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_has_just_started_waits_for_the_rest_of_the_pause() {
+    tokio::time::advance(Duration::from_hours(1)).await;
+    let (started_at, now) = (Instant::now(), at("2026-11-30T12:00:00Z"));
+    let rest_after = |end: Option<RestoreEnd>, has_compared: bool| {
+        let restores = Restores::default();
+        assert!(!restores.knows_end("uid"));
+        restores.learn_end("uid", end.as_ref(), now, started_at);
+        assert!(restores.knows_end("uid"));
+        let rest = restores.rest("uid", has_compared, started_at);
+        rest.map(|rest| rest.as_secs())
+    };
+    let end = |time: &str, bytes: u64| Some(RestoreEnd::new(at(time), bytes));
+    assert_eq!(rest_after(None, false), None);
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", 0), false), Some(240));
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", 0), true), None);
+    let bytes = 100 * BYTES_PER_SECOND;
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", bytes), true), Some(40));
+    assert_eq!(rest_after(end("2026-11-30T11:55:00Z", bytes), false), None);
+    // The clock of the host was set back by a year.
+    assert_eq!(rest_after(end("2027-11-30T12:00:00Z", 0), false), Some(300));
+}

@@ -38,7 +38,8 @@ async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     case.pass().await;
     assert!(case.file("a").exists());
     assert_eq!(deleting(&case.get("a").unwrap()).0, "Restoring");
-    case.memory.delete_restore(&id, revision).await.unwrap();
+    let end = RestoreEnd::new(case.context.clock.now(), 0);
+    case.memory.delete_restore(&id, revision, &end).await.unwrap();
     case.pass().await;
     assert!(!case.file("a").exists());
     assert_eq!(case.get("a"), None);

@@ -17,7 +17,7 @@
 use super::{
     super::{
         context::TenantContext,
-        enforcement, own_endpoints,
+        own_endpoints,
         restore::{Finding, Gone, Refusal, ended},
         target::Tenant,
     },
@@ -25,12 +25,13 @@ use super::{
     components::stop_components,
     datastore_identity, keys,
     restore_check::no_store,
+    restore_pause::find_pause,
     restore_request::{Compared, compare, take_request, withdraw},
     restore_task::RestoreTask,
 };
 use crate::{
     control_plane::{Authorities, EncryptionStep},
-    datastore::{DatastoreError, RestorePhase, RestoreRecord, StoredRestore},
+    datastore::{DatastoreError, RestoreEnd, RestorePhase, RestoreRecord, StoredRestore},
     error::ReconcileError,
     metrics::ResultLabels,
 };
@@ -137,10 +138,10 @@ async fn note_end(
         None if known.is_some() => Finding::interrupted(),
         None => return Ok(false),
     };
-    // After one that was lost nothing of the tenant runs, and one of which this process knows nothing has stopped nothing.
-    if known.is_some() && !matches!(finding, Finding::Lost(_)) || matches!(finding, Finding::Done(_)) {
-        let has_written = |record: &&RestoreRecord| record.phase != RestorePhase::Saving;
-        let bytes = known.filter(has_written).map_or(0, |record| record.bytes);
+    // After one that was lost nothing of the tenant runs. Of one that ended before this process began, etcd says when that was.
+    if let Some(record) = known.filter(|_| !matches!(finding, Finding::Lost(_))) {
+        let has_written = record.phase != RestorePhase::Saving;
+        let bytes = if has_written { record.bytes } else { 0 };
         restores.note_ended(&uid, bytes, Instant::now());
     }
     let has_replaced = matches!(finding, Finding::Done(_) | Finding::Lost(_));
@@ -182,10 +183,17 @@ async fn consider(
     };
     // The reconcile fails for the same reason, and is tried again.
     let Some(authorities) = authorities else { return Ok(()) };
-    if let Some(pause) = rest(context, accepted) {
-        context.queue.add_after(tenant.key(), pause);
-        restores.note(&uid, Finding::Waiting(name.to_owned()));
-        return Ok(());
+    match find_pause(context, accepted).await {
+        Ok(None) => {}
+        Ok(Some(pause)) => {
+            context.queue.add_after(tenant.key(), pause);
+            restores.note(&uid, Finding::Waiting(name.to_owned()));
+            return Ok(());
+        }
+        Err(error) => {
+            tracing::warn!(tenant = tenant.id.slug(), %error, "a restore waits for the datastore");
+            return Ok(());
+        }
     }
     match compare(context, accepted, authorities, name).await {
         Compared::Waits => Ok(()),
@@ -209,18 +217,6 @@ async fn consider(
             begin(context, accepted, authorities, network, source.record(saved_as, now)).await
         }
     }
-}
-
-/// How long the next restore waits at most after one that has ended. Each stops the syncer: who asks again and again would keep it from ever taking away from
-/// the host what the class allows no more, and would fill etcd with the history of what was replaced. docs/adr/0066 says more.
-fn rest(context: &TenantContext, accepted: &Accepted) -> Option<Duration> {
-    let tenant = &accepted.tenant;
-    let rules = enforcement::rules_hash(&accepted.settings.sync);
-    let has_compared = tenant.memory.follows(&rules);
-    context
-        .tenants
-        .restores()
-        .rest(&uid(tenant), has_compared, Instant::now())
 }
 
 /// Takes the request back, records that the restore has begun, and goes on with it. A control that is killed between the two has changed nothing: somebody
@@ -380,7 +376,8 @@ async fn without_store(
 ) -> Result<ReconcileError, ReconcileError> {
     let restores = context.tenants.restores();
     let finding = if record.phase == RestorePhase::Saving {
-        context.contents.delete_restore(&tenant.id, revision).await?;
+        let end = RestoreEnd::new(context.clock.now(), 0);
+        context.contents.delete_restore(&tenant.id, revision, &end).await?;
         context.queue.add(tenant.key());
         Finding::Refused(no_store())
     } else {
@@ -447,7 +444,8 @@ async fn end(
         key: IDENTITY.into(),
         value: identity,
     };
-    match context.contents.end_restore(&tenant.id, last, revision).await {
+    let end = RestoreEnd::new(context.clock.now(), record.bytes);
+    match context.contents.end_restore(&tenant.id, last, revision, &end).await {
         // The next reconcile reads what there is.
         Ok(()) | Err(DatastoreError::Superseded) => {}
         Err(error) => return Err(error.into()),

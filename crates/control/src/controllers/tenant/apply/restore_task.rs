@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     apply::{is_status, optional},
-    datastore::{DatastoreError, RestorePhase, RestoreRecord, TenantContents},
+    clock::Clock,
+    datastore::{DatastoreError, RestoreEnd, RestorePhase, RestoreRecord, TenantContents},
     error::{ReconcileError, api},
     key::Key,
     stores::Stores,
@@ -41,6 +42,7 @@ const SAVED_WITHIN: Duration = Duration::from_secs(30 * 60);
 pub(super) struct RestoreTask {
     client: Client,
     stores: Stores,
+    clock: Clock,
     contents: Arc<dyn TenantContents>,
     store: Store,
     queue: Queue<Key>,
@@ -84,6 +86,7 @@ impl RestoreTask {
         Self {
             client: context.client.clone(),
             stores: context.stores.clone(),
+            clock: context.clock.clone(),
             contents: Arc::clone(&context.contents),
             store,
             queue: context.queue.clone(),
@@ -109,7 +112,7 @@ impl RestoreTask {
     async fn run(mut self, progress: Arc<Progress>, pause: Duration) {
         match self.go_on(&progress).await {
             Ok(()) => self.queue.add(self.key.clone()),
-            Err(TaskError::GiveUp(refusal)) => match self.contents.delete_restore(&self.tenant, self.revision).await {
+            Err(TaskError::GiveUp(refusal)) => match self.give_up().await {
                 Ok(()) => {
                     tracing::warn!(
                         tenant = self.tenant.slug(),
@@ -123,6 +126,12 @@ impl RestoreTask {
             },
             Err(error) => self.fail(&progress, &error.to_string(), pause),
         }
+    }
+
+    /// Ends a restore that has replaced nothing.
+    async fn give_up(&self) -> Result<(), DatastoreError> {
+        let end = RestoreEnd::new(self.clock.now(), 0);
+        self.contents.delete_restore(&self.tenant, self.revision, &end).await
     }
 
     fn fail(&self, progress: &Progress, why: &str, pause: Duration) {
