@@ -99,9 +99,10 @@ pub(super) async fn begin(
         status: Some(status),
         ..snapshot.clone()
     };
-    // It must not keep itself alive: it ends when the others let go of the list.
+    // It must not keep itself alive, also not by deletions, which end runs: it ends when the others let go of the list.
     let of_task = SnapshotsContext {
         runs: Arc::default(),
+        deletions: Arc::default(),
         ..context.clone()
     };
     let task = Box::pin(run(of_task, store.clone(), begun, tenant));

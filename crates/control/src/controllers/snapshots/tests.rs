@@ -3,7 +3,10 @@
 mod deletions;
 mod of_teams;
 
-use super::*;
+use super::{
+    deletions::{DELETED_WITHIN, RETRY},
+    *,
+};
 use crate::{
     clock::Clock,
     controllers::tenant::Tenants,
@@ -12,6 +15,7 @@ use crate::{
     metrics::SnapshotMetrics,
     testing::{MemoryContents, Script, ScriptedApi, StoreWriters, options_of_bucket},
 };
+use berth_api::labels;
 use berth_runtime::queue::Queue;
 use berth_snapshots::Store;
 use serde_json::{Value, json};
@@ -93,6 +97,12 @@ impl Case {
         self.writers.update(&self.host);
         let _ = reconcile(&self.context).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
+    /// A pass after the pause in which nothing is done about what could not be deleted.
+    async fn pass_later(&mut self) {
+        tokio::time::sleep(RETRY).await;
+        self.pass().await;
     }
 
     /// Passes until a snapshot is in this phase.
