@@ -209,10 +209,12 @@ impl Restores {
         })
     }
 
-    /// Notes what etcd has, or will have in a moment.
-    pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) {
+    /// Notes what etcd has, or will have in a moment. Returns whether the restore waits for another snapshot than before.
+    pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) -> bool {
         self.with(uid, |known| {
             known.knows_none = false;
+            let before = known.record.as_ref().and_then(awaited);
+            let is_other = awaited(&record).is_some_and(|name| Some(name) != before);
             if record.phase != RestorePhase::Saving {
                 known.over = None;
             }
@@ -222,7 +224,8 @@ impl Restores {
                     |found: &mut Finding| matches!(found, Finding::Refused(_) | Finding::Done(_) | Finding::Lost(_));
                 known.finding.take_if(is_over);
             }
-        });
+            is_other
+        })
     }
 
     /// Notes that nothing of the tenant runs any more: the restore does not wait for that.
@@ -351,9 +354,14 @@ impl Restores {
         let record = all.get(uid)?.record.as_ref()?;
         Some(RestoreUnderWay {
             snapshot_uid: record.snapshot_uid.clone(),
-            saved_as: { record.saved_as.clone() }.filter(|_| record.phase == RestorePhase::Saving),
+            saved_as: awaited(record).map(ToOwned::to_owned),
         })
     }
+}
+
+/// Name of the snapshot that a restore waits for.
+fn awaited(record: &RestoreRecord) -> Option<&str> {
+    { record.saved_as.as_deref() }.filter(|_| record.phase == RestorePhase::Saving)
 }
 
 /// The record of a restore that begins.

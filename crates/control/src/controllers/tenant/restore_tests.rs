@@ -207,13 +207,21 @@ async fn a_comparison_is_of_one_snapshot_and_is_taken_once() {
 async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     let restores = Restores::default();
     assert_eq!(restores.under_way("uid"), None);
-    restores.note_record("uid", record(RestorePhase::Saving));
+    assert!(restores.note_record("uid", record(RestorePhase::Saving)));
+    assert!(!restores.note_record("uid", record(RestorePhase::Saving)));
     let with = |saved_as: Option<&str>| RestoreUnderWay {
         snapshot_uid: "77aa".into(),
         saved_as: saved_as.map(ToOwned::to_owned),
     };
     assert_eq!(restores.under_way("uid"), Some(with(Some("saved"))));
-    restores.note_record("uid", record(RestorePhase::Replacing));
+    // Somebody else has a snapshot of this name.
+    let other = RestoreRecord {
+        saved_as: Some("other".into()),
+        ..record(RestorePhase::Saving)
+    };
+    assert!(restores.note_record("uid", other));
+    assert_eq!(restores.under_way("uid"), Some(with(Some("other"))));
+    assert!(!restores.note_record("uid", record(RestorePhase::Replacing)));
     assert_eq!(restores.under_way("uid"), Some(with(None)));
     assert!(!restores.knows_none("uid"));
     assert_eq!(

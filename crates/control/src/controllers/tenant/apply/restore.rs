@@ -33,6 +33,7 @@ use crate::{
     control_plane::{Authorities, EncryptionStep},
     datastore::{DatastoreError, RestoreEnd, RestorePhase, RestoreRecord, StoredRestore},
     error::ReconcileError,
+    key::Key,
     metrics::ResultLabels,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -268,7 +269,10 @@ async fn go_on(
             "the record of a restore in the datastore cannot be read ({error}); run the version of Berth that has begun it"
         ))
     })?;
-    restores.note_record(&uid, record.clone());
+    if restores.note_record(&uid, record.clone()) {
+        // It may begin now.
+        context.queue.add(Key::Snapshots);
+    }
     if restores.is_running(&uid) {
         return Err(blocked(describe(context, &uid)));
     }
