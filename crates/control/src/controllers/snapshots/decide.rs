@@ -2,7 +2,8 @@
 
 use crate::clock::whole_seconds;
 use berth_api::{
-    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, SnapshotPhase, SnapshotTrigger, TenantSnapshot, labels,
+    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotTrigger,
+    TenantSnapshot, labels,
 };
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
@@ -31,10 +32,20 @@ pub(super) struct TenantFacts {
     pub(super) is_deleting: bool,
     /// What its class says.
     pub(super) rules: ClassSnapshots,
-    /// Since when it sleeps, if it does: it stores nothing new since then.
-    pub(super) sleeps_since: Option<Timestamp>,
+    /// Since when it stores nothing new, if it sleeps: see [`unchanged_since`].
+    pub(super) unchanged_since: Option<Timestamp>,
     /// The snapshot that a restore of it waits for. None: no restore is under way, as far as this process knows.
     pub(super) restore: Option<RestoreFacts>,
+}
+
+/// Since when a tenant stores nothing new. One that runs may do so at any time, and so does one that is set back. `sleeps_since` says since when it sleeps, if it
+/// does, and `restore` what its status says of its last restore: that may have been while it slept.
+pub(super) fn unchanged_since(sleeps_since: Option<Timestamp>, restore: Option<&RestoreStatus>) -> Option<Timestamp> {
+    let since = sleeps_since?;
+    match restore {
+        None => Some(since),
+        Some(restore) => restore.completed_at.as_ref().map(|completed| completed.0.max(since)),
+    }
 }
 
 /// What is known of a restore under way.
@@ -364,7 +375,7 @@ fn follow_schedule(
         .map(|at| at.0);
     // What sleeps stores nothing new.
     let is_unchanged = tenant
-        .sleeps_since
+        .unchanged_since
         .is_some_and(|since| started_at.is_some_and(|at| at >= since));
     let before_last = recurrence.last_but_one(facts.now).filter(|at| *at >= tenant.created);
     decision.schedule = Some(ScheduleState {

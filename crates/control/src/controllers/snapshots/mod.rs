@@ -29,7 +29,7 @@ use berth_api::{
     names::{self, TenantId},
 };
 use berth_runtime::watched::Watched;
-use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
+use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide, unchanged_since};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Resource, ResourceExt, api::PostParams, runtime::reflector::ObjectRef};
@@ -134,18 +134,16 @@ fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantF
     let status = tenant.status.as_ref();
     let class = status.and_then(|status| status.class_name.as_deref());
     let class = class.and_then(|class| context.stores.classes.get(&ObjectRef::new(class)));
-    let sleep = status.and_then(|status| status.sleep.as_ref());
-    let sleeps = tenant.sleep_state() == SleepState::Sleeping;
+    let sleep =
+        { status.and_then(|status| status.sleep.as_ref()) }.filter(|_| tenant.sleep_state() == SleepState::Sleeping);
+    let sleeps_since = { sleep.and_then(|sleep| sleep.since.as_ref()) }.map(|since| since.0);
     let restore = context.tenants.restore_under_way(&uid);
     Some(TenantFacts {
         created: { tenant.metadata.creation_timestamp.as_ref() }.map_or(Timestamp::UNIX_EPOCH, |created| created.0),
         has_run: status.is_some_and(|status| status.version.is_some()),
         is_deleting: tenant.metadata.deletion_timestamp.is_some(),
         rules: class.map_or_else(ClassSnapshots::default, |class| class.spec.snapshots.clone()),
-        sleeps_since: sleep
-            .filter(|_| sleeps)
-            .and_then(|sleep| sleep.since.as_ref())
-            .map(|since| since.0),
+        unchanged_since: unchanged_since(sleeps_since, status.and_then(|status| status.restore.as_ref())),
         restore: restore.map(|restore| {
             let RestoreUnderWay { snapshot_uid, saved_as } = restore;
             RestoreFacts { snapshot_uid, saved_as }
