@@ -1,7 +1,7 @@
 //! `berth list`: the tenants of a namespace, or of all.
 
 mod text;
-mod watch;
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 
@@ -15,8 +15,9 @@ use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node;
 use crate::output::{ObjectFormat, list_of, print_objects, print_text};
-use crate::tenant::resource_name;
+use crate::tenant::{TenantName, resource_name};
 use text::Columns;
+use watch::{Listing, check_format};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {
@@ -77,10 +78,8 @@ impl ListArguments {
 
 pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Result<ExitCode, Error> {
     let format = arguments.output;
-    if arguments.watch && matches!(format, ListFormat::Json | ListFormat::Yaml) {
-        return Err(Error::Usage(
-            "--watch prints a table or names; `kubectl get tenantclusters --watch -o json` prints objects".into(),
-        ));
+    if arguments.watch {
+        check_format(format, "tenantclusters")?;
     }
     let host = host.connect().await?;
     let api_of = |client: kube::Client| -> Api<TenantCluster> {
@@ -102,7 +101,8 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
         }
     }
     if arguments.watch {
-        return watch::run(api_of(host.stream_client()?), selector, tenants, format).await;
+        let api = api_of(host.stream_client()?);
+        return watch::run(api, selector, tenants, |_| true, (self::tenants(), format)).await;
     }
     let nodes = match format_of_objects {
         ObjectFormat::Table => node::list_if_allowed(&host.client).await,
@@ -112,6 +112,18 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
     let text = || text::describe(&tenants, nodes.as_ref(), format.columns(), Timestamp::now());
     print_objects(&list_of(&tenants), &names, text, format_of_objects)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How tenants are listed that are watched.
+fn tenants() -> Listing<TenantCluster> {
+    Listing {
+        key: |tenant| {
+            let TenantName { namespace, name } = TenantName::of(tenant);
+            vec![namespace, name]
+        },
+        resource_name: |tenant| resource_name(&tenant.name_any()),
+        table: |tenants, format, now| text::describe(tenants, None, format.columns(), now),
+    }
 }
 
 fn describe_none(arguments: &ListArguments, namespace: &str) -> String {
