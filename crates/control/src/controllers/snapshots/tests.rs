@@ -288,6 +288,28 @@ async fn the_schedule_of_the_class_makes_snapshots() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sleeping_tenant_gets_another_snapshot_of_its_schedule_once_it_was_set_back() {
+    let path = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+    for (completed_at, is_new) in [("2026-11-20T00:00:00Z", false), ("2026-11-29T12:00:00Z", true)] {
+        let mut case = Case::new();
+        case.set_class(&json!({"schedule": {"cron": "0 2 * * *"}}));
+        let mut cluster = case.host.get(path).unwrap();
+        cluster["status"]["sleep"] = json!({"state": "Sleeping", "since": "2026-11-28T00:00:00Z"});
+        cluster["status"]["restore"] =
+            json!({"snapshotName": "weekly", "startedAt": "2026-11-20T00:00:00Z", "completedAt": completed_at});
+        case.host.insert(path, cluster);
+        case.create("last");
+        let mut last = case.get("last").unwrap();
+        last["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "schedule"});
+        last["metadata"]["creationTimestamp"] = "2026-11-29T02:00:00Z".into();
+        last["status"] = json!({"phase": "Completed", "tenantUID": UID, "startedAt": "2026-11-29T02:00:00Z"});
+        case.host.insert(&format!("{SNAPSHOTS}/last"), last);
+        case.pass().await;
+        assert_eq!(case.get("vision-20261130-0200").is_some(), is_new, "{completed_at}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn thousands_of_snapshots_cost_few_writes_at_a_time() {
     let mut case = Case::new();
     case.set_class(&json!({"max": 0}));
