@@ -175,7 +175,8 @@ fn end_those_that_are_over(
     kept
 }
 
-/// UIDs of the snapshots that are more than are kept.
+/// UIDs of the snapshots that are more than are kept. Those of a tenant that was deleted are not counted with those of the next one of its name, which would
+/// take their place: they may be the last copies of what that tenant stored.
 fn find_surplus(facts: &Facts<'_>, present: &[Arc<TenantSnapshot>]) -> BTreeSet<String> {
     let schedule = facts.tenant.and_then(|tenant| tenant.rules.schedule.as_ref());
     let kept_of_schedule = schedule.map(|schedule| schedule.keep);
@@ -192,8 +193,9 @@ fn find_surplus(facts: &Facts<'_>, present: &[Arc<TenantSnapshot>]) -> BTreeSet<
     let mut surplus = BTreeSet::new();
     for (trigger, phase, limit) in limits {
         let Some(limit) = limit else { continue };
-        let of_kind =
-            { present.iter().rev() }.filter(|snapshot| (snapshot.trigger(), snapshot.phase()) == (trigger, phase));
+        let of_kind = { present.iter().rev() }
+            .filter(|snapshot| (snapshot.trigger(), snapshot.phase()) == (trigger, phase))
+            .filter(|snapshot| phase == SnapshotPhase::Failed || !is_of_earlier_tenant(facts, snapshot));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         surplus.extend(of_kind.skip(limit).filter_map(|snapshot| snapshot.uid()));
     }
@@ -226,7 +228,11 @@ fn begin_those_that_may(facts: &Facts<'_>, kept: &[Arc<TenantSnapshot>], decisio
     let holds_room = |snapshot: &&Arc<TenantSnapshot>| {
         matches!(snapshot.phase(), SnapshotPhase::Completed | SnapshotPhase::Running) || is_running(facts, snapshot)
     };
-    for snapshot in kept.iter().filter(holds_room) {
+    // Those of an earlier tenant that nobody has created by hand are counted for themselves: they end by themselves.
+    let is_counted = |snapshot: &&Arc<TenantSnapshot>| {
+        snapshot.trigger() == SnapshotTrigger::Manual || !is_of_earlier_tenant(facts, snapshot)
+    };
+    for snapshot in kept.iter().filter(holds_room).filter(is_counted) {
         *used.entry(snapshot.trigger()).or_default() += 1;
     }
     let mut waiting: Vec<&Arc<TenantSnapshot>> = Vec::new();
@@ -400,6 +406,12 @@ fn scheduled_name(tenant: &str, due: Timestamp) -> String {
 
 fn is_running(facts: &Facts<'_>, snapshot: &TenantSnapshot) -> bool {
     snapshot.uid().is_some_and(|uid| facts.running.contains(&uid))
+}
+
+/// Whether a snapshot was begun of another tenant than that of now: of one that had the same name before, or of one that is gone.
+fn is_of_earlier_tenant(facts: &Facts<'_>, snapshot: &TenantSnapshot) -> bool {
+    let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
+    of_tenant.is_some() && of_tenant != facts.tenant.map(|tenant| tenant.uid.as_str())
 }
 
 fn is_deleting(snapshot: &TenantSnapshot) -> bool {

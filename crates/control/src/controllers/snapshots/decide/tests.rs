@@ -1,6 +1,7 @@
+mod changed_tenants;
+
 use super::*;
 use berth_api::{SnapshotSchedule, TenantSnapshotStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 const NOW: &str = "2026-11-30T12:00:00Z";
@@ -468,37 +469,4 @@ fn a_snapshot_is_not_deleted_while_its_tenant_is_set_back_to_it() {
         };
         assert_eq!(deleted(&restoring), [rest], "{name}");
     }
-}
-
-#[test]
-fn a_tenant_that_was_set_back_while_it_sleeps_stores_something_new() {
-    let (sleeps, restored) = ("2026-11-27T00:00:00Z", "2026-11-28T12:00:00Z");
-    let restore = |completed_at: Option<&str>| RestoreStatus {
-        snapshot_name: "weekly".into(),
-        saved_as: None,
-        started_at: Time(at("2026-11-28T11:59:00Z")),
-        completed_at: completed_at.map(|text| Time(at(text))),
-    };
-    let since = |sleeps: Option<&str>, restore: Option<&RestoreStatus>| unchanged_since(sleeps.map(at), restore);
-    assert_eq!(since(None, None), None, "it runs");
-    assert_eq!(since(None, Some(&restore(Some(restored)))), None);
-    assert_eq!(since(Some(sleeps), None), Some(at(sleeps)));
-    assert_eq!(since(Some(sleeps), Some(&restore(Some(restored)))), Some(at(restored)));
-    // It has run since the restore.
-    let earlier = restore(Some("2026-11-01T00:00:00Z"));
-    assert_eq!(since(Some(sleeps), Some(&earlier)), Some(at(sleeps)));
-    assert_eq!(since(Some(sleeps), Some(&restore(None))), None, "it is under way");
-
-    // The last one is of its sleep, and from before the restore.
-    let last = || with_trigger(completed("a", "2026-11-28T02:00:00Z"), SnapshotTrigger::Schedule);
-    let asleep = |restore: Option<&RestoreStatus>| TenantFacts {
-        unchanged_since: unchanged_since(Some(at(sleeps)), restore),
-        ..nightly(7)
-    };
-    assert_eq!(decided(Some(&asleep(None)), vec![last()]), [""; 0]);
-    let set_back = asleep(Some(&restore(Some(restored))));
-    assert_eq!(decided(Some(&set_back), vec![last()]), ["create vision-20261130-0200"]);
-    // Once.
-    let next = with_trigger(completed("b", "2026-11-29T02:00:00Z"), SnapshotTrigger::Schedule);
-    assert_eq!(decided(Some(&set_back), vec![last(), next]), [""; 0]);
 }
