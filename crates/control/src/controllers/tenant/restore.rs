@@ -2,7 +2,7 @@
 //!
 //! That a restore is under way is recorded in etcd ([`RestoreRecord`]). This process only remembers what it does about it: losing that costs a new beginning.
 
-pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended};
+pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended, is_published};
 
 use super::restore_finding::MOST_REST;
 use crate::{

@@ -384,3 +384,23 @@ async fn a_control_that_has_just_started_waits_for_the_rest_of_the_pause() {
     // The clock of the host was set back by a year.
     assert_eq!(rest_after(end("2027-11-30T12:00:00Z", 0), false), Some(300));
 }
+
+#[test]
+fn a_restore_is_published_once_the_status_says_which_one_it_is() {
+    let replaced = record(RestorePhase::Replaced);
+    let published = |status: &serde_json::Value| is_published(&cluster(status), &replaced);
+    let restore = json!({"snapshotName": "nightly", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z"});
+    assert!(published(&json!({"restore": restore})));
+    assert!(!published(&json!({})));
+    // An earlier one of the same snapshot, or what another name was chosen for.
+    for (field, value) in [
+        ("startedAt", "2026-11-29T12:00:00Z"),
+        ("savedAs", "other"),
+        ("snapshotName", "weekly"),
+        ("completedAt", "2026-11-30T12:01:00Z"),
+    ] {
+        let mut other = restore.clone();
+        other[field] = value.into();
+        assert!(!published(&json!({"restore": other})), "{field}");
+    }
+}

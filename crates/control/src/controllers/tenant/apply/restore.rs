@@ -8,7 +8,7 @@
 //! | none | the request is checked; the snapshot is read as a whole and compared | the same again |
 //! | Saving | user and components of the tenant are stopped; a snapshot is taken of what is there | the same again |
 //! | Replacing | all keys are deleted, and those of the snapshot are written | the same again, from the beginning |
-//! | Replaced | the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
+//! | Replaced | the status says so; the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
 //!
 //! docs/adr/0066 says why it is done so.
 //!
@@ -18,14 +18,14 @@ use super::{
     super::{
         context::TenantContext,
         own_endpoints,
-        restore::{Finding, Gone, Refusal, ended},
+        restore::{Finding, Gone, Refusal, ended, is_published},
         target::Tenant,
     },
     Accepted,
     components::stop_components,
     datastore_identity, keys,
     restore_check::no_store,
-    restore_pause::find_pause,
+    restore_pause::{RETRY, find_pause, retry_pause},
     restore_request::{Compared, compare, take_request, withdraw},
     restore_task::RestoreTask,
 };
@@ -40,18 +40,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{EncryptionPhase, NetworkLimits, RestoreStatus};
 use berth_snapshots::Entry;
 use kube::ResourceExt;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// The key by which etcd shows which database a tenant has.
 const IDENTITY: &str = super::super::build::stored_namespace::PATH;
 /// The reason while a restore keeps everything else from being done.
 const RESTORING: &str = "Restoring";
-/// Pause before a restore that failed is tried again; it doubles with each try.
-const RETRY: Duration = Duration::from_secs(5);
-/// The longest.
-const MOST_RETRY: Duration = Duration::from_secs(300);
-
 /// Creates what the tenant needs in the datastore, as [`datastore_identity::prepare_datastore`] does, unless it is being set back to a snapshot: then it goes
 /// on with that instead, and fails.
 ///
@@ -288,6 +282,11 @@ async fn go_on(
     stop(context, tenant, network).await?;
     restores.note_stopped(&uid, &record);
     if record.phase == RestorePhase::Replaced {
+        if !is_published(&tenant.cluster, &record) {
+            restores.note(&uid, Finding::UnderWay(record));
+            context.queue.add_after(tenant.key(), RETRY);
+            return Err(blocked(describe(context, &uid)));
+        }
         return end(context, tenant, authorities, &record, stored.revision).await;
     }
     let record = RestoreRecord {
@@ -400,12 +399,6 @@ fn describe(context: &TenantContext, uid: &str) -> String {
     )
 }
 
-/// Pause before a restore is tried again that has been tried so often.
-fn retry_pause(attempts: u32) -> Duration {
-    let doublings = attempts.saturating_sub(1).min(16);
-    RETRY.saturating_mul(1 << doublings).min(MOST_RETRY)
-}
-
 /// Keeps the API server of a tenant from the datastore, and ends everything that runs of it. Returns once nothing does.
 async fn stop(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) -> Result<(), ReconcileError> {
     // First: one that cannot be ended writes nothing any more, nor does one that is started after all.
@@ -486,16 +479,4 @@ async fn rewrite_if_encrypted(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_and_have_a_greatest_length() {
-        let seconds: Vec<u64> = (0..9).map(|attempts| retry_pause(attempts).as_secs()).collect();
-        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(retry_pause(u32::MAX), MOST_RETRY);
-    }
 }

@@ -1,6 +1,6 @@
-//! The pause between two restores of a tenant.
+//! The pauses between two restores of a tenant, and between two tries of one.
 //!
-//! Each stops the syncer: who asks again and again would keep it from ever taking away from the host what the class allows no more, and would fill etcd with
+//! Each restore stops the syncer: who asks again and again would keep it from ever taking away from the host what the class allows no more, and would fill etcd with
 //! the history of what was replaced. docs/adr/0066 says more.
 
 use super::{
@@ -11,6 +11,11 @@ use crate::datastore::{DatastoreError, RestoreEnd};
 use kube::ResourceExt;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Pause before a restore that failed is tried again; it doubles with each try.
+pub(super) const RETRY: Duration = Duration::from_secs(5);
+/// The longest.
+const MOST_RETRY: Duration = Duration::from_secs(300);
 
 /// How long the next restore waits at most after one that has ended; none: not at all.
 ///
@@ -32,4 +37,22 @@ pub(super) async fn find_pause(
     let rules = enforcement::rules_hash(&accepted.settings.sync);
     let has_compared = tenant.memory.follows(&rules);
     Ok(restores.rest(&uid, has_compared, Instant::now()))
+}
+
+/// Pause before a restore is tried again that has been tried so often.
+pub(super) fn retry_pause(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    RETRY.saturating_mul(1 << doublings).min(MOST_RETRY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_have_a_greatest_length() {
+        let seconds: Vec<u64> = (0..9).map(|attempts| retry_pause(attempts).as_secs()).collect();
+        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(retry_pause(u32::MAX), MOST_RETRY);
+    }
 }

@@ -1,13 +1,15 @@
 //! The snapshot of what a tenant stores before a restore, where others create snapshots as well.
 
 use super::{
+    super::memory::Tenants,
     fixture::UID,
     restore::{Case, SNAPSHOTS, kill_anywhere, old_objects},
 };
+use crate::datastore::{RestorePhase, RestoreRecord};
 use berth_api::labels;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Seconds whose names are taken.
 const SECONDS: i64 = 60;
@@ -93,4 +95,28 @@ async fn a_snapshot_that_is_deleted_before_a_watch_shows_it_is_not_waited_for() 
         }
     }
     panic!("nothing is saved: {:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_does_not_end_before_the_status_says_what_it_has_saved() {
+    let mut case = Case::new().await;
+    case.fixture
+        .host
+        .never_answer_writes(Some("/tenantclusters/vision/status"));
+    case.request_of("nightly", true);
+    for _ in 0..30 {
+        case.reconcile().await;
+    }
+    let stored = case.memory.record().unwrap();
+    let record = RestoreRecord::parse(&stored.text).unwrap();
+    assert_eq!(record.phase, RestorePhase::Replaced);
+    // Killed: only etcd and the status are left.
+    case.fixture.context.tenants = Arc::new(Tenants::default());
+    case.fixture.host.never_answer_writes(None);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+    let restore = case.fixture.status()["restore"].clone();
+    assert_eq!(restore["snapshotName"], "nightly");
+    assert_eq!(restore["savedAs"].as_str(), record.saved_as.as_deref());
+    assert!(restore["savedAs"].is_string(), "{restore}");
 }
