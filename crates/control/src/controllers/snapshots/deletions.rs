@@ -16,7 +16,7 @@ use crate::{
     key::Key,
 };
 use berth_api::{
-    TenantSnapshot,
+    SnapshotPhase, TenantSnapshot,
     conditions::{ConditionUpdate, DELETING},
     labels,
     names::TenantId,
@@ -24,6 +24,7 @@ use berth_api::{
 use berth_runtime::locks::lock;
 use berth_snapshots::{Store, StoreError};
 use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use kube::{
     Resource, ResourceExt,
     runtime::events::{Event, EventType},
@@ -46,6 +47,8 @@ const MOST_AT_ONCE: usize = 16;
 const MOST_OF_NAMESPACE: usize = 4;
 /// Tries in a row that the store has not answered, after which no other one begins before the pause is over.
 const MOST_UNANSWERED: usize = 4;
+/// Time within which a store carries out what was sent to it before.
+const ARRIVES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// Reason of a file that the object store does not delete.
 const STORE_ERROR: &str = "StoreError";
 
@@ -54,6 +57,17 @@ const STORE_ERROR: &str = "StoreError";
 pub struct Deletions {
     tasks: Mutex<BTreeMap<String, AbortOnDropHandle<()>>>,
     shared: Arc<Shared>,
+}
+
+/// How far the deletion of a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Its files are gone for good.
+    Done,
+    /// Its tenant is set back to it, or has nothing else of what it stored before.
+    Needed,
+    /// Its files are gone, and what was sent before may still arrive in the store.
+    MayArrive,
 }
 
 /// What these tasks share.
@@ -172,8 +186,8 @@ async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<
     let _turn = Arc::clone(&shared.turns).acquire_owned().await;
     // Those that wait need little memory.
     match Box::pin(clean_up(&context, &shared, &snapshot)).await {
-        Ok(true) => return,
-        Ok(false) => {}
+        Ok(Progress::Done) => return,
+        Ok(Progress::Needed | Progress::MayArrive) => {}
         Err(error) => {
             let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
             tracing::warn!(namespace, name, %error, retry_in = ?RETRY, "a snapshot that is being deleted stays");
@@ -185,22 +199,22 @@ async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<
     context.queue.add_after(Key::Snapshots, RETRY);
 }
 
-/// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it: then it returns false.
+/// Deletes what is in the store of a snapshot that is being deleted, and lets the object go if that is done.
 async fn clean_up(
     context: &SnapshotsContext,
     shared: &Shared,
     snapshot: &TenantSnapshot,
-) -> Result<bool, ReconcileError> {
+) -> Result<Progress, ReconcileError> {
     let deleted = delete_stored(context, shared, snapshot).await;
-    if !matches!(deleted, Ok(true)) {
+    if !matches!(deleted, Ok(Progress::Done)) {
         let reported = report_kept(context, snapshot, &deleted).await;
-        return deleted.and_then(|is_deleted| reported.map(|()| is_deleted));
+        return deleted.and_then(|progress| reported.map(|()| progress));
     }
     match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
         // The watch shows it.
-        Err(error) if is_gone_or_changed(&error) => Ok(true),
+        Err(error) if is_gone_or_changed(&error) => Ok(Progress::Done),
         removed => removed
-            .map(|()| true)
+            .map(|()| Progress::Done)
             .map_err(api("remove the finalizer of a TenantSnapshot")),
     }
 }
@@ -209,10 +223,18 @@ async fn clean_up(
 async fn report_kept(
     context: &SnapshotsContext,
     snapshot: &TenantSnapshot,
-    deleted: &Result<bool, ReconcileError>,
+    deleted: &Result<Progress, ReconcileError>,
 ) -> Result<(), ReconcileError> {
     let (reason, message) = match deleted {
-        Ok(_) => (
+        Ok(Progress::Done) => return Ok(()),
+        Ok(Progress::MayArrive) => (
+            "UploadInterrupted",
+            format!(
+                "the snapshot was not completed; what was sent to the object store may still arrive there, and is deleted once more after {} s",
+                ARRIVES_WITHIN.as_secs()
+            ),
+        ),
+        Ok(Progress::Needed) => (
             "Restoring",
             format!(
                 "TenantCluster {} is set back to this snapshot, or has nothing but it of what it stored before; its file is deleted when the restore is over",
@@ -254,18 +276,21 @@ async fn report_kept(
     Ok(())
 }
 
-/// Deletes what is in the store of a snapshot that is being deleted. Returns false while its tenant needs it.
+/// Deletes what is in the store of a snapshot that is being deleted, unless its tenant needs it.
 async fn delete_stored(
     context: &SnapshotsContext,
     shared: &Shared,
     snapshot: &TenantSnapshot,
-) -> Result<bool, ReconcileError> {
+) -> Result<Progress, ReconcileError> {
     if is_being_restored(context, snapshot).await? {
-        return Ok(false);
+        return Ok(Progress::Needed);
     }
-    context.runs.end(&uid(snapshot)).await;
+    let has_ended_run = context.runs.end(&uid(snapshot)).await;
     if let Some(store) = &context.store {
         delete_files(store, shared, snapshot).await?;
+        if has_ended_run || may_arrive(snapshot, context.clock.now()) {
+            return Ok(Progress::MayArrive);
+        }
     } else {
         let location = snapshot.location();
         let note = format!("Berth has no object store any more: {location} is not deleted there");
@@ -278,7 +303,16 @@ async fn delete_stored(
         };
         context.recorder.publish(&event, &snapshot.object_ref(&())).await;
     }
-    Ok(true)
+    Ok(Progress::Done)
+}
+
+/// Whether something of an attempt may still arrive in the store that was not completed: it was ended when the object was deleted at the latest, and may have sent
+/// everything by then. A file of which nobody knows would stay for ever.
+fn may_arrive(snapshot: &TenantSnapshot, now: Timestamp) -> bool {
+    let attempts = snapshot.status.as_ref().and_then(|status| status.attempts);
+    let is_open = attempts.is_some_and(|attempts| attempts > 0) && snapshot.phase() != SnapshotPhase::Completed;
+    let deleted_at = snapshot.metadata.deletion_timestamp.as_ref();
+    is_open && deleted_at.is_none_or(|at| now.duration_since(at.0) < ARRIVES_WITHIN)
 }
 
 /// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause.
@@ -372,5 +406,22 @@ mod tests {
         tries.note(true, begun);
         tries.note(false, begun);
         assert!(!tries.is_silent(begun));
+    }
+
+    #[test]
+    fn what_was_sent_before_an_attempt_was_ended_is_waited_for() {
+        let arrives = |phase: &str, attempts: Option<u32>, deleted_at: &str| {
+            let mut found = TenantSnapshot::clone(&snapshot("a"));
+            found.status = serde_json::from_value(json!({"phase": phase, "attempts": attempts})).unwrap();
+            found.metadata.deletion_timestamp = serde_json::from_value(json!(deleted_at)).unwrap();
+            may_arrive(&found, "2026-11-30T12:00:30Z".parse().unwrap())
+        };
+        let (recent, late) = ("2026-11-30T12:00:01Z", "2026-11-30T12:00:00Z");
+        for phase in ["Running", "Pending", "Failed"] {
+            assert!(arrives(phase, Some(1), recent), "{phase}");
+            assert!(!arrives(phase, Some(1), late), "{phase}");
+            assert!(!arrives(phase, None, recent), "{phase}: nothing was sent");
+        }
+        assert!(!arrives("Completed", Some(1), recent));
     }
 }

@@ -231,3 +231,30 @@ async fn files_of_another_namespace_are_deleted_while_those_of_one_hang() {
     case.pass().await;
     assert_eq!(case.host.get(&path), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_arrives_after_its_attempt_was_ended_is_deleted_as_well() {
+    let mut case = Case::new();
+    case.create("a");
+    case.memory.end_before_call(Some(1));
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    assert_eq!(case.phase("a"), "Running");
+    let begun: TenantSnapshot = serde_json::from_value(case.get("a").unwrap()).unwrap();
+    case.memory.end_before_call(None);
+    case.delete("a");
+    case.pass().await;
+    let (reason, message) = deleting(&case.get("a").unwrap());
+    assert_eq!(reason, "UploadInterrupted", "{message}");
+    assert_eq!(case.files(), [""; 0]);
+    // The store carries out only now what was sent to it.
+    let store = case.context.store.clone().unwrap();
+    let entries = futures::stream::empty::<Result<berth_snapshots::Entry, std::convert::Infallible>>();
+    store.write(&begun.location(), entries).await.unwrap();
+    assert_eq!(case.files(), ["uid-a-1"]);
+    case.context.clock.set_ahead(30);
+    case.pass_later().await;
+    assert_eq!(case.files(), [""; 0]);
+    assert_eq!(case.get("a"), None);
+}
