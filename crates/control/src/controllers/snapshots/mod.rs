@@ -102,7 +102,11 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
     context.deletions.begin(context, deleted);
     start(context, starts, &mut failed).await;
     let is_cut = carry_out_some(context, others, &mut failed).await;
-    failed.into_result()?;
+    match failed.into_result() {
+        // It may be a single namespace whose quota is used up. What is left does not wait as long as a pass that failed.
+        Err(error) if is_cut => tracing::warn!(%error, "a pass over the snapshots goes on after a failure"),
+        result => result?,
+    }
     let pause = if is_cut { GO_ON } else { INTERVAL };
     Ok(Some(next.map_or(pause, |next| next.clamp(GO_ON, pause.max(GO_ON)))))
 }
