@@ -190,7 +190,7 @@ async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<
         Ok(Progress::Needed | Progress::MayArrive) => {}
         Err(error) => {
             let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
-            tracing::warn!(namespace, name, %error, retry_in = ?RETRY, "a snapshot that is being deleted stays");
+            tracing::debug!(namespace, name, %error, retry_in = ?RETRY, "a snapshot that is being deleted stays");
         }
     }
     lock(&shared.tries)
@@ -263,7 +263,10 @@ async fn report_kept(
         return Ok(());
     }
     write_known(context, snapshot, &status).await?;
-    if deleted.is_err() {
+    if let Err(error) = deleted {
+        // Once, and not with each try: there may be thousands of them.
+        let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
+        tracing::warn!(namespace, name, %error, "a snapshot that is being deleted stays");
         let event = Event {
             type_: EventType::Warning,
             reason: "SnapshotNotDeleted".into(),

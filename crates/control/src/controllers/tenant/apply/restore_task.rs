@@ -45,7 +45,7 @@ const POLL: Duration = Duration::from_millis(500);
 const SAVED_WITHIN: Duration = Duration::from_secs(30 * 60);
 /// Time within which a watch shows a snapshot that was created. Then it is read whether somebody has deleted it meanwhile.
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
-/// Names that are tried for it. Nobody knows before the ones after the first.
+/// Names that are tried for it. Those after the first are known to nobody before they are chosen.
 const MOST_NAMES: u32 = 3;
 
 /// A restore that this process works on.
