@@ -2,10 +2,13 @@
 
 use super::{
     super::memory::Tenants,
-    fixture::UID,
+    fixture::{TENANT, UID},
     restore::{Case, SNAPSHOTS, kill_anywhere, old_objects},
 };
-use crate::datastore::{RestorePhase, RestoreRecord};
+use crate::{
+    datastore::{RestorePhase, RestoreRecord},
+    testing::ScriptedApi,
+};
 use berth_api::labels;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -95,6 +98,25 @@ async fn a_snapshot_that_is_deleted_before_a_watch_shows_it_is_not_waited_for() 
         }
     }
     panic!("nothing is saved: {:#}", case.fixture.status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_there_is_saved_if_somebody_wants_that_at_the_last_moment() {
+    let mut case = Case::new().await;
+    case.request_of("nightly", false);
+    let _ = case.fixture.reconcile().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The snapshot is compared. The watch still shows that nothing is to be saved.
+    let change = |host: &ScriptedApi| {
+        let mut cluster = host.get(TENANT).unwrap();
+        cluster["metadata"]["annotations"] = json!({labels::RESTORE_SNAPSHOT: "nightly"});
+        host.insert(TENANT, cluster);
+    };
+    let _ = case.fixture.reconcile_after_unseen(change).await;
+    assert_eq!(case.memory.record(), None);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+    assert!(case.fixture.status()["restore"]["savedAs"].is_string());
 }
 
 #[tokio::test(start_paused = true)]
