@@ -1,7 +1,7 @@
 //! Snapshots of what tenants store: takes them, creates those of schedules, and deletes those whose time is over.
 //!
 //! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function, `decide`. A snapshot is taken
-//! by a task of its own, as that may take longer than a reconcile. docs/adr/0066 says which rules were chosen, and why.
+//! by a task of its own, as that may take longer than a reconcile, and its files are deleted by one. docs/adr/0066 says which rules were chosen, and why.
 
 mod begin;
 mod context;
@@ -60,7 +60,7 @@ struct Waiting {
 /// Looks at the snapshots of all tenants. Returns when to do it again.
 ///
 /// # Errors
-/// The host, etcd or the store refuses or does not answer. What could not be done for one snapshot keeps nothing else.
+/// The host refuses or does not answer. What could not be done for one snapshot keeps nothing else. Tasks say in the status of their snapshot why they fail.
 pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, ReconcileError> {
     let (running, now) = (context.runs.running(), context.clock.now());
     let (paused, pause) = context.pauses.paused(Instant::now());

@@ -258,3 +258,18 @@ async fn a_file_that_arrives_after_its_attempt_was_ended_is_deleted_as_well() {
     assert_eq!(case.files(), [""; 0]);
     assert_eq!(case.get("a"), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn deletions_end_with_control() {
+    let mut case = Case::new();
+    let (silent, _listener) = silent_store();
+    case.context.store = Some(silent);
+    insert_deleted(&case, 5);
+    case.pass().await;
+    // Another control leads.
+    case.context.deletions = Arc::default();
+    tokio::time::sleep(DELETED_WITHIN * 2).await;
+    for snapshot in case.host.find(SNAPSHOTS) {
+        assert!(snapshot["status"]["conditions"].is_null(), "{snapshot}");
+    }
+}
