@@ -12,10 +12,13 @@ use super::{
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
-use berth_etcd::api::{
-    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    request_op::Request,
+use berth_etcd::{
+    Client,
+    api::{
+        Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        request_op::Request,
+    },
 };
 use berth_snapshots::Entry;
 
@@ -319,13 +322,26 @@ impl Datastore {
     }
 }
 
+/// Deletes the record of a tenant's restore, and how its last one ended. The record first: without it nobody writes how a restore ended.
+pub(super) async fn forget_restores(client: &Client, tenant: &TenantId) -> Result<(), DatastoreError> {
+    for key in [record_key(tenant), end_key(tenant)] {
+        let request = DeleteRangeRequest {
+            key,
+            ..DeleteRangeRequest::default()
+        };
+        let deleted = client.keys().delete_range(request).await;
+        deleted.map_err(failed("delete the record of a restore"))?;
+    }
+    Ok(())
+}
+
 /// The key of the record of a tenant's restore.
-pub(super) fn record_key(tenant: &TenantId) -> Vec<u8> {
+fn record_key(tenant: &TenantId) -> Vec<u8> {
     format!("{RECORDS}{}", tenant.slug()).into_bytes()
 }
 
 /// The key of how a tenant's last restore ended.
-pub(super) fn end_key(tenant: &TenantId) -> Vec<u8> {
+fn end_key(tenant: &TenantId) -> Vec<u8> {
     format!("{ENDS}{}", tenant.slug()).into_bytes()
 }
 

@@ -354,14 +354,7 @@ impl Datastore {
         let client = self.client(&mut state).await?;
         delete_identity(&client, &tenant.etcd_user()).await?;
         // Before its keys: a process that still restores it writes nothing from now on.
-        for key in [contents::record_key(tenant), contents::end_key(tenant)] {
-            let record = DeleteRangeRequest {
-                key,
-                ..DeleteRangeRequest::default()
-            };
-            let deleted = client.keys().delete_range(record).await;
-            deleted.map_err(failed("delete the record of a restore"))?;
-        }
+        contents::forget_restores(&client, tenant).await?;
         let prefix = key_prefix(tenant);
         client
             .keys()

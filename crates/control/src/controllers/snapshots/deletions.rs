@@ -24,10 +24,12 @@ use berth_api::{
 use berth_runtime::locks::lock;
 use berth_snapshots::{Store, StoreError};
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
 use kube::{
     Resource, ResourceExt,
-    runtime::events::{Event, EventType},
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,16 +41,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Time for the deletion of the files of one snapshot.
 pub(super) const DELETED_WITHIN: Duration = Duration::from_secs(20);
+/// Time for all that is done in a turn: the host may not answer either.
+pub(super) const TURN: Duration = Duration::from_secs(100);
 /// Pause before it is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(15);
 /// Snapshots whose files are deleted at the same time.
 const MOST_AT_ONCE: usize = 16;
 /// The same of one namespace.
-const MOST_OF_NAMESPACE: usize = 4;
+pub(super) const MOST_OF_NAMESPACE: usize = 4;
 /// Tries in a row that the store has not answered, after which no other one begins before the pause is over.
 const MOST_UNANSWERED: usize = 4;
 /// Time within which a store carries out what was sent to it before.
-const ARRIVES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 /// Reason of a file that the object store does not delete.
 const STORE_ERROR: &str = "StoreError";
 
@@ -95,6 +99,8 @@ struct Tries {
     tried_at: BTreeMap<String, Instant>,
     /// Until when nothing is done about one that could not go.
     paused_until: BTreeMap<String, Instant>,
+    /// Since when nothing writes files of a snapshot: this process has ended what it did about it, and another one has ended before this one began.
+    ended_at: BTreeMap<String, Instant>,
     /// Tries in a row that the store has not answered.
     unanswered: usize,
     /// When the last of these ended.
@@ -106,6 +112,7 @@ impl Tries {
     fn forget_others(&mut self, uids: &BTreeSet<String>) {
         self.tried_at.retain(|uid, _| uids.contains(uid));
         self.paused_until.retain(|uid, _| uids.contains(uid));
+        self.ended_at.retain(|uid, _| uids.contains(uid));
     }
 
     /// Those about which something may be done, first those that were not tried for the longest time.
@@ -114,6 +121,17 @@ impl Tries {
         snapshots.retain(|snapshot| !is_paused(&uid(snapshot)));
         snapshots.sort_by_cached_key(|snapshot| self.tried_at.get(&uid(snapshot)).copied());
         snapshots
+    }
+
+    /// Notes that nothing writes files of a snapshot any more.
+    fn note_ended(&mut self, uid: &str, now: Instant) {
+        self.ended_at.entry(uid.to_owned()).or_insert(now);
+    }
+
+    /// How long nothing has written files of a snapshot.
+    fn ended_for(&self, uid: &str, now: Instant) -> Duration {
+        let ended_at = self.ended_at.get(uid);
+        ended_at.map_or(Duration::ZERO, |at| now.duration_since(*at))
     }
 
     /// Notes how a try ended.
@@ -180,23 +198,40 @@ fn uid(snapshot: &TenantSnapshot) -> String {
 }
 
 async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<TenantSnapshot>) {
+    // At once: it keeps another snapshot from being taken, and what it writes is deleted in any case.
+    context.runs.end(&uid(&snapshot)).await;
+    lock(&shared.tries).note_ended(&uid(&snapshot), Instant::now());
     // Nobody closes them. That of the namespace first: those of another namespace wait for few of this one.
     let of_namespace = shared.turns_of(&snapshot.namespace().unwrap_or_default());
     let _of_namespace = of_namespace.acquire_owned().await;
     let _turn = Arc::clone(&shared.turns).acquire_owned().await;
+    // It may have waited for long: somebody may have changed it meanwhile.
+    let Some(snapshot) = find_again(&context, &snapshot) else {
+        return;
+    };
     // Those that wait need little memory.
-    match Box::pin(clean_up(&context, &shared, &snapshot)).await {
-        Ok(Progress::Done) => return,
-        Ok(Progress::Needed | Progress::MayArrive) => {}
-        Err(error) => {
-            let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
-            tracing::debug!(namespace, name, %error, retry_in = ?RETRY, "a snapshot that is being deleted stays");
-        }
+    let why = match tokio::time::timeout(TURN, Box::pin(clean_up(&context, &shared, &snapshot))).await {
+        Ok(Ok(Progress::Done)) => return,
+        Ok(Ok(Progress::Needed | Progress::MayArrive)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("it takes longer than {} s", TURN.as_secs())),
+    };
+    if let Some(why) = why {
+        let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
+        tracing::debug!(namespace, name, why, retry_in = ?RETRY, "a snapshot that is being deleted stays");
     }
     lock(&shared.tries)
         .paused_until
         .insert(uid(&snapshot), Instant::now() + RETRY);
     context.queue.add_after(Key::Snapshots, RETRY);
+}
+
+/// A snapshot as the watch shows it now; none if it is gone.
+fn find_again(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Option<Arc<TenantSnapshot>> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let place = ObjectRef::new(&snapshot.name_any()).within(&namespace);
+    let found = context.stores.snapshots.get(&place);
+    found.filter(|found| found.uid() == snapshot.uid())
 }
 
 /// Deletes what is in the store of a snapshot that is being deleted, and lets the object go if that is done.
@@ -230,7 +265,8 @@ async fn report_kept(
         Ok(Progress::MayArrive) => (
             "UploadInterrupted",
             format!(
-                "the snapshot was not completed; what was sent to the object store may still arrive there, and is deleted once more after {} s",
+                "an attempt to take the snapshot was interrupted; what it has sent to the object store may still arrive there, and is deleted once more \
+                 after {} s",
                 ARRIVES_WITHIN.as_secs()
             ),
         ),
@@ -288,10 +324,11 @@ async fn delete_stored(
     if is_being_restored(context, snapshot).await? {
         return Ok(Progress::Needed);
     }
-    let has_ended_run = context.runs.end(&uid(snapshot)).await;
     if let Some(store) = &context.store {
+        // Before they are deleted: what arrives meanwhile may arrive too late for that.
+        let ended_for = lock(&shared.tries).ended_for(&uid(snapshot), Instant::now());
         delete_files(store, shared, snapshot).await?;
-        if has_ended_run || may_arrive(snapshot, context.clock.now()) {
+        if may_arrive(snapshot, ended_for) {
             return Ok(Progress::MayArrive);
         }
     } else {
@@ -309,13 +346,12 @@ async fn delete_stored(
     Ok(Progress::Done)
 }
 
-/// Whether something of an attempt may still arrive in the store that was not completed: it was ended when the object was deleted at the latest, and may have sent
-/// everything by then. A file of which nobody knows would stay for ever.
-fn may_arrive(snapshot: &TenantSnapshot, now: Timestamp) -> bool {
+/// Whether something of an attempt may still arrive in the store that was not completed: it may have sent everything before it was ended, and nothing writes since
+/// `ended_for`. A file of which nobody knows would stay for ever.
+fn may_arrive(snapshot: &TenantSnapshot, ended_for: Duration) -> bool {
     let attempts = snapshot.status.as_ref().and_then(|status| status.attempts);
-    let is_open = attempts.is_some_and(|attempts| attempts > 0) && snapshot.phase() != SnapshotPhase::Completed;
-    let deleted_at = snapshot.metadata.deletion_timestamp.as_ref();
-    is_open && deleted_at.is_none_or(|at| now.duration_since(at.0) < ARRIVES_WITHIN)
+    let completed = u32::from(snapshot.phase() == SnapshotPhase::Completed);
+    attempts.unwrap_or_default() > completed && ended_for < ARRIVES_WITHIN
 }
 
 /// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause.
@@ -392,8 +428,14 @@ mod tests {
         tries.paused_until.insert("b".into(), begun + RETRY);
         assert_eq!(in_turn(&tries, begun), ["c", "d", "a"]);
         assert_eq!(in_turn(&tries, begun + RETRY), ["c", "b", "d", "a"]);
+        tries.note_ended("a", begun);
+        tries.note_ended("a", begun + RETRY);
+        tries.note_ended("b", begun);
         tries.forget_others(&BTreeSet::from(["a".to_owned()]));
         assert_eq!((tries.tried_at.len(), tries.paused_until.len()), (1, 0));
+        // Since it was noted first, and not at all if that is not known.
+        assert_eq!(tries.ended_for("a", begun + RETRY), RETRY);
+        assert_eq!(tries.ended_for("b", begun + RETRY), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
@@ -413,18 +455,19 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_an_attempt_was_ended_is_waited_for() {
-        let arrives = |phase: &str, attempts: Option<u32>, deleted_at: &str| {
+        let arrives = |phase: &str, attempts: Option<u32>, ended_for: u64| {
             let mut found = TenantSnapshot::clone(&snapshot("a"));
             found.status = serde_json::from_value(json!({"phase": phase, "attempts": attempts})).unwrap();
-            found.metadata.deletion_timestamp = serde_json::from_value(json!(deleted_at)).unwrap();
-            may_arrive(&found, "2026-11-30T12:00:30Z".parse().unwrap())
+            may_arrive(&found, Duration::from_secs(ended_for))
         };
-        let (recent, late) = ("2026-11-30T12:00:01Z", "2026-11-30T12:00:00Z");
         for phase in ["Running", "Pending", "Failed"] {
-            assert!(arrives(phase, Some(1), recent), "{phase}");
-            assert!(!arrives(phase, Some(1), late), "{phase}");
-            assert!(!arrives(phase, None, recent), "{phase}: nothing was sent");
+            assert!(arrives(phase, Some(1), 29), "{phase}");
+            assert!(!arrives(phase, Some(1), 30), "{phase}");
+            assert!(!arrives(phase, None, 0), "{phase}: nothing was sent");
         }
-        assert!(!arrives("Completed", Some(1), recent));
+        assert!(!arrives("Completed", Some(1), 0));
+        // The first one was interrupted.
+        assert!(arrives("Completed", Some(2), 29));
+        assert!(!arrives("Completed", Some(2), 30));
     }
 }

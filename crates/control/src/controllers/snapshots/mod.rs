@@ -57,6 +57,15 @@ struct Waiting {
     is_awaited: bool,
 }
 
+/// What a pass has written in a namespace.
+#[derive(Default)]
+struct Writes {
+    actions: usize,
+    has_failed: bool,
+    /// Whether something is left.
+    is_cut: bool,
+}
+
 /// Looks at the snapshots of all tenants. Returns when to do it again.
 ///
 /// # Errors
@@ -103,7 +112,7 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
     start(context, starts, &mut failed).await;
     let is_cut = carry_out_some(context, others, &mut failed).await;
     match failed.into_result() {
-        // It may be a single namespace whose quota is used up. What is left does not wait as long as a pass that failed.
+        // It may be a single namespace whose quota is used up. What is left elsewhere does not wait as long as a pass that failed.
         Err(error) if is_cut => tracing::warn!(%error, "a pass over the snapshots goes on after a failure"),
         result => result?,
     }
@@ -195,26 +204,26 @@ fn turn(snapshot: &TenantSnapshot, is_awaited: bool) -> (bool, Option<Timestamp>
 }
 
 /// Carries out what is done with writes to the host: a number for each namespace, and for a time. First what schedules create: who creates many snapshots in a
-/// namespace must not keep them back. Returns whether something is left.
+/// namespace must not keep them back. Returns whether something is left in a namespace in which nothing has failed: what fails is not tried each second.
 async fn carry_out_some(
     context: &SnapshotsContext,
     mut actions: Vec<(Place, Action)>,
     failed: &mut FirstError<ReconcileError>,
 ) -> bool {
     let begun = Instant::now();
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    let mut is_cut = false;
+    let mut namespaces: BTreeMap<String, Writes> = BTreeMap::new();
     actions.sort_by_key(|(_, action)| !matches!(action, Action::Create(_)));
     for (place, action) in actions {
-        let done = writes.entry(place.0.clone()).or_default();
-        if *done >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
-            is_cut = true;
+        let writes = namespaces.entry(place.0.clone()).or_default();
+        if writes.actions >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
+            writes.is_cut = true;
             continue;
         }
-        *done += 1;
-        failed.note(carry_out(context, &place, action).await);
+        writes.actions += 1;
+        let done = failed.note(carry_out(context, &place, action).await);
+        writes.has_failed |= done.is_none();
     }
-    is_cut
+    namespaces.values().any(|writes| writes.is_cut && !writes.has_failed)
 }
 
 async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {

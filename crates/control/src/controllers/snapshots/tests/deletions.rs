@@ -253,9 +253,65 @@ async fn a_file_that_arrives_after_its_attempt_was_ended_is_deleted_as_well() {
     let entries = futures::stream::empty::<Result<berth_snapshots::Entry, std::convert::Infallible>>();
     store.write(&begun.location(), entries).await.unwrap();
     assert_eq!(case.files(), ["uid-a-1"]);
-    case.context.clock.set_ahead(30);
+    case.pass_later().await;
+    assert!(case.get("a").is_some(), "it may arrive later");
     case.pass_later().await;
     assert_eq!(case.files(), [""; 0]);
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_begins_waits_for_what_the_one_before_has_sent() {
+    let mut case = Case::new();
+    let name = insert_deleted(&case, 1).remove(0);
+    let path = format!("{SNAPSHOTS}/{name}");
+    let mut snapshot = case.get(&name).unwrap();
+    // It was ended only when control was killed: long after somebody has deleted the object.
+    snapshot["metadata"]["deletionTimestamp"] = "2026-11-30T11:30:00Z".into();
+    snapshot["status"]["phase"] = "Running".into();
+    case.host.insert(&path, snapshot);
+    case.pass().await;
+    assert_eq!(deleting(&case.get(&name).unwrap()).0, "UploadInterrupted");
+    case.pass_later().await;
+    case.pass_later().await;
+    assert_eq!(case.get(&name), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_deleted_makes_room_for_others_before_its_turn() {
+    let mut case = Case::new();
+    case.create("a");
+    case.memory.end_before_call(Some(1));
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    assert_eq!(case.phase("a"), "Running");
+    // etcd answers none of those whose turn it is.
+    insert_deleted(&case, MOST_OF_NAMESPACE);
+    case.pass().await;
+    case.delete("a");
+    case.pass().await;
+    assert!(case.context.runs.running().is_empty());
+    assert!(case.get("a").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_host_does_not_answer_ends_a_turn_and_the_next_one_sees_what_has_changed_meanwhile() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    insert_deleted(&case, MOST_OF_NAMESPACE);
+    case.host.never_answer_writes(Some("/tenantsnapshots/n"));
+    case.pass().await;
+    case.delete("a");
+    case.pass().await;
+    case.host.never_answer_writes(None);
+    assert!(case.get("a").is_some(), "it waits for its turn");
+    let mut changed = case.get("a").unwrap();
+    changed["metadata"]["labels"] = json!({"team": "vision"});
+    case.host.insert(&format!("{SNAPSHOTS}/a"), changed);
+    case.writers.update(&case.host);
+    tokio::time::sleep(TURN).await;
     assert_eq!(case.get("a"), None);
 }
 

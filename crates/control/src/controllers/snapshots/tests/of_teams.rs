@@ -78,6 +78,19 @@ async fn a_namespace_in_which_nothing_can_be_created_does_not_hold_up_those_of_o
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_fails_in_a_namespace_is_not_tried_each_second_however_much_there_is() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 0}));
+    let refusal = ("/namespaces/team/tenantsnapshots", 403, "no");
+    case.host.refuse_writes(Some(refusal));
+    for number in 0..=MOST_WRITES_OF_NAMESPACE {
+        case.create(&format!("n{number:03}"));
+    }
+    case.writers.update(&case.host);
+    assert!(reconcile(&case.context).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_label_puts_no_snapshot_before_one_that_waits_for_longer() {
     let mut case = Case::new();
     case.create("a");

@@ -46,6 +46,7 @@ use tokio::time::Instant;
 const IDENTITY: &str = super::super::build::stored_namespace::PATH;
 /// The reason while a restore keeps everything else from being done.
 const RESTORING: &str = "Restoring";
+
 /// Creates what the tenant needs in the datastore, as [`datastore_identity::prepare_datastore`] does, unless it is being set back to a snapshot: then it goes
 /// on with that instead, and fails.
 ///

@@ -331,11 +331,13 @@ impl RestoreTask {
 
     /// Waits until the snapshot of what is there is completed.
     async fn wait_until_saved(&self, name: &str, after: i64) -> Result<(), TaskError> {
-        let (begun, mut was_seen) = (Instant::now(), false);
+        let begun = Instant::now();
+        let (mut looked_at, mut was_seen) = (begun, false);
         loop {
             let known = self.known_saved(name);
             was_seen |= known.is_some();
-            if !was_seen && begun.elapsed() >= SEEN_WITHIN {
+            if !was_seen && looked_at.elapsed() >= SEEN_WITHIN {
+                looked_at = Instant::now();
                 let found = optional(self.snapshots::<TenantSnapshot>().get_metadata(name).await);
                 let found = found.map_err(api("read a TenantSnapshot"))?;
                 was_seen = found.and_then(|found| found.uid()) != self.saved_uid;
