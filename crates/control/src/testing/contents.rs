@@ -69,9 +69,12 @@ impl MemoryContents {
         });
     }
 
-    /// Loses all objects.
+    /// Loses all objects, and how the last restore ended.
     pub(crate) fn clear(&self) {
-        self.state().change(|state| state.objects.clear());
+        self.state().change(|state| {
+            state.objects.clear();
+            state.end = None;
+        });
     }
 
     /// All objects, as texts.
