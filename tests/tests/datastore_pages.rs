@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use berth_api::names::TenantId;
-use berth_control::datastore::{Datastore, DatastoreConfig, KeyRange, StoredEntry, TenantContents as _};
+use berth_control::datastore::{
+    Datastore, DatastoreConfig, DatastoreError, KeyRange, RestoreEnd, StoredEntry, TenantContents as _,
+};
 use berth_etcd::{
     Client, ConnectOptions,
     api::{DeleteRangeRequest, PutRequest, RangeRequest},
@@ -13,6 +15,7 @@ use berth_process::{
     binaries::{Binary, find_pinned},
     free_port,
 };
+use berth_snapshots::Entry;
 use berth_tests::{
     processes::{ending_with_parent, spawn_logged},
     wait::{SOON, until},
@@ -320,4 +323,35 @@ async fn every_key_is_read_once_whatever_its_size_and_all_are_cleared() {
     etcd.clear().await;
     assert_eq!(etcd.datastore.count_keys(&etcd.tenant).await.unwrap(), 0);
     assert_eq!(etcd.datastore.count_keys(&neighbour).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_ends_with_its_record_and_both_go_with_the_tenant() {
+    let etcd = Etcd::start().await;
+    let (datastore, tenant) = (&etcd.datastore, &etcd.tenant);
+    let end = |bytes| RestoreEnd::new("2026-11-30T12:00:00Z".parse().unwrap(), bytes);
+    let stored = async || {
+        let text = datastore.read_restore_end(tenant).await.unwrap();
+        text.map(|text| RestoreEnd::parse(&text).unwrap())
+    };
+    let begin = async || datastore.write_restore(tenant, b"{}".to_vec(), None).await.unwrap();
+    assert_eq!(stored().await, None);
+    let record = begin().await;
+    let other = datastore.delete_restore(tenant, record - 1, &end(1)).await;
+    assert!(matches!(other, Err(DatastoreError::Superseded)));
+    assert_eq!(stored().await, None);
+    datastore.delete_restore(tenant, record, &end(2)).await.unwrap();
+    assert_eq!(stored().await, Some(end(2)));
+    assert_eq!(datastore.read_restore(tenant, None).await.unwrap(), None);
+    let record = begin().await;
+    assert_eq!(stored().await, Some(end(2)), "until the next one ends");
+    let last = Entry {
+        key: b"namespaces/kube-system".to_vec(),
+        value: b"v".to_vec(),
+    };
+    datastore.end_restore(tenant, last, record, &end(3)).await.unwrap();
+    assert_eq!(stored().await, Some(end(3)));
+    assert_eq!(datastore.count_keys(tenant).await.unwrap(), 1);
+    datastore.delete_tenant(tenant).await.unwrap();
+    assert_eq!(datastore.describe_tenant(tenant).await.unwrap(), [""; 0]);
 }

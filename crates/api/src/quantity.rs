@@ -65,9 +65,36 @@ pub fn format(thousandths: i128, like: &str) -> String {
     units.to_string()
 }
 
+/// Writes a number of bytes as a quantity for people: in Ki or Mi, if there is at least one, rounded up.
+pub fn format_size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => bytes.to_string(),
+        1024..1_048_576 => format!("{}Ki", bytes.div_ceil(1024)),
+        _ => format!("{}Mi", bytes.div_ceil(1_048_576)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_units_and_are_quantities() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1Ki"),
+            (1025, "2Ki"),
+            (1_048_575, "1024Ki"),
+            (1_048_576, "1Mi"),
+            (5 << 20, "5Mi"),
+            ((5 << 30) + 1, "5121Mi"),
+        ] {
+            assert_eq!(format_size(bytes), text);
+            // Never less than there is.
+            assert!(parse(text).unwrap() >= i128::from(bytes) * 1000, "{text}");
+        }
+    }
 
     #[test]
     fn quantities_are_read() {

@@ -35,9 +35,9 @@ pub const MOST_SNAPSHOT_ATTEMPTS: u32 = 5;
     printcolumn(name = "Objects", type_ = "integer", json_path = ".status.objects"),
     printcolumn(
         name = "Size",
-        type_ = "integer",
-        json_path = ".status.bytes",
-        description = "Bytes of the objects, before they are compressed"
+        type_ = "string",
+        json_path = ".status.size",
+        description = "Size of the objects, before they are compressed"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -114,6 +114,10 @@ pub struct TenantSnapshotStatus {
     /// Bytes of the objects and their keys in etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+    /// The same for people, as a quantity in Ki or Mi, rounded up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub size: Option<String>,
     /// Bytes in the object store, compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,

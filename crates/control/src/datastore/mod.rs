@@ -19,7 +19,7 @@ pub use heads::{HeadPage, IsEnough};
 pub use history::History;
 pub use leftovers::Leftovers;
 pub use range::KeyRange;
-pub use restore_record::{RestorePhase, RestoreRecord};
+pub use restore_record::{RestoreEnd, RestorePhase, RestoreRecord};
 pub use usage::{DatabaseState, SizePage};
 
 use async_trait::async_trait;
@@ -354,12 +354,7 @@ impl Datastore {
         let client = self.client(&mut state).await?;
         delete_identity(&client, &tenant.etcd_user()).await?;
         // Before its keys: a process that still restores it writes nothing from now on.
-        let record = DeleteRangeRequest {
-            key: contents::record_key(tenant),
-            ..DeleteRangeRequest::default()
-        };
-        let deleted = client.keys().delete_range(record).await;
-        deleted.map_err(failed("delete the record of a restore"))?;
+        contents::forget_restores(&client, tenant).await?;
         let prefix = key_prefix(tenant);
         client
             .keys()
@@ -394,6 +389,9 @@ impl Datastore {
         drop(state);
         if self.read_restore(tenant, None).await?.is_some() {
             remains.push("the record of a restore".into());
+        }
+        if self.read_restore_end(tenant).await?.is_some() {
+            remains.push("the end of a restore".into());
         }
         let count = self.count_keys(tenant).await?;
         if count > 0 {

@@ -84,9 +84,50 @@ impl RestoreRecord {
     }
 }
 
+/// How the last restore of a tenant ended. It is written with the end of the record, so that a control that starts later knows it as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreEnd {
+    /// When it ended, by the clock of the host.
+    pub ended_at: Timestamp,
+    /// Bytes that it has written; 0 for one that was given up.
+    pub bytes: u64,
+}
+
+impl RestoreEnd {
+    /// Of a restore that ended then, and that has written so many bytes.
+    pub fn new(ended_at: Timestamp, bytes: u64) -> Self {
+        Self { ended_at, bytes }
+    }
+
+    /// Reads what is stored.
+    ///
+    /// # Errors
+    /// It cannot be read: another version of Berth has written it, or somebody else.
+    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+
+    /// As it is stored.
+    ///
+    /// # Panics
+    /// Never: there are only texts and numbers.
+    #[allow(clippy::expect_used)]
+    pub fn to_text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("the end of a restore is JSON")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_restore_is_read_as_it_was_written() {
+        let end = RestoreEnd::new("2026-11-30T01:00:00Z".parse().unwrap(), 30);
+        assert_eq!(RestoreEnd::parse(&end.to_text()).unwrap(), end);
+        assert!(RestoreEnd::parse(b"{}").is_err());
+    }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {

@@ -1,7 +1,7 @@
 //! What one tenant stores, in memory, as etcd keeps it: with revisions, and with the record of a restore.
 
 use crate::datastore::{
-    ContentPage, DatabaseState, DatastoreError, KeyRange, StoredEntry, StoredRestore, TenantContents,
+    ContentPage, DatabaseState, DatastoreError, KeyRange, RestoreEnd, StoredEntry, StoredRestore, TenantContents,
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
@@ -28,6 +28,8 @@ struct State {
     revision: i64,
     objects: Objects,
     record: Option<StoredRestore>,
+    /// How the last restore ended.
+    end: Option<Vec<u8>>,
     /// As it was at each revision.
     history: BTreeMap<i64, (Objects, Option<StoredRestore>)>,
     calls: usize,
@@ -68,9 +70,12 @@ impl MemoryContents {
         });
     }
 
-    /// Loses all objects.
+    /// Loses all objects, and how the last restore ended.
     pub(crate) fn clear(&self) {
-        self.state().change(|state| state.objects.clear());
+        self.state().change(|state| {
+            state.objects.clear();
+            state.end = None;
+        });
     }
 
     /// All objects, as texts.
@@ -84,6 +89,17 @@ impl MemoryContents {
     /// The record of the restore.
     pub(crate) fn record(&self) -> Option<StoredRestore> {
         self.state().record.clone()
+    }
+
+    /// How the last restore ended.
+    pub(crate) fn restore_end(&self) -> Option<RestoreEnd> {
+        let text = self.state().end.clone()?;
+        RestoreEnd::parse(&text).ok()
+    }
+
+    /// Says otherwise how the last restore ended.
+    pub(crate) fn set_restore_end(&self, text: Vec<u8>) {
+        self.state().end = Some(text);
     }
 
     /// The newest revision.
@@ -217,8 +233,14 @@ impl TenantContents for MemoryContents {
         self.commit(expected.unwrap_or_default(), write).await
     }
 
-    async fn delete_restore(&self, _: &TenantId, record: i64) -> Result<(), DatastoreError> {
-        self.commit(record, |state| state.record = None).await.map(drop)
+    async fn delete_restore(&self, _: &TenantId, record: i64, end: &RestoreEnd) -> Result<(), DatastoreError> {
+        let delete = |state: &mut State| (state.record, state.end) = (None, Some(end.to_text()));
+        self.commit(record, delete).await.map(drop)
+    }
+
+    async fn read_restore_end(&self, _: &TenantId) -> Result<Option<Vec<u8>>, DatastoreError> {
+        self.call().await?;
+        Ok(self.state().end.clone())
     }
 
     async fn delete_content(&self, _: &TenantId, key: &[u8], record: i64) -> Result<(), DatastoreError> {
@@ -258,12 +280,18 @@ impl TenantContents for MemoryContents {
         self.commit(record, write).await.map(drop)
     }
 
-    async fn end_restore(&self, _: &TenantId, last: Entry, record: i64) -> Result<(), DatastoreError> {
-        let end = |state: &mut State| {
+    async fn end_restore(
+        &self,
+        _: &TenantId,
+        last: Entry,
+        record: i64,
+        end: &RestoreEnd,
+    ) -> Result<(), DatastoreError> {
+        let change = |state: &mut State| {
             state.objects.insert(last.key, (last.value, false));
-            state.record = None;
+            (state.record, state.end) = (None, Some(end.to_text()));
         };
-        self.commit(record, end).await.map(drop)
+        self.commit(record, change).await.map(drop)
     }
 
     async fn read_database(&self) -> Result<DatabaseState, DatastoreError> {

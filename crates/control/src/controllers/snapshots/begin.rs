@@ -21,6 +21,7 @@ use berth_api::{
     conditions::{self, COMPLETED, ConditionUpdate},
     crd, labels,
     names::TenantId,
+    quantity,
 };
 use berth_runtime::watched::Watched;
 use berth_snapshots::Store;
@@ -99,9 +100,10 @@ pub(super) async fn begin(
         status: Some(status),
         ..snapshot.clone()
     };
-    // It must not keep itself alive: it ends when the others let go of the list.
+    // It must not keep itself alive, also not by deletions, which end runs: it ends when the others let go of the list.
     let of_task = SnapshotsContext {
         runs: Arc::default(),
+        deletions: Arc::default(),
         ..context.clone()
     };
     let task = Box::pin(run(of_task, store.clone(), begun, tenant));
@@ -198,6 +200,7 @@ fn completed_status(snapshot: &TenantSnapshot, taken: Taken, now: Timestamp) -> 
         revision: Some(revision),
         objects: Some(written.objects),
         bytes: Some(written.bytes),
+        size: Some(quantity::format_size(written.bytes)),
         stored_bytes: Some(written.stored_bytes),
         checksum: Some(written.checksum),
         encryption_keys: encryption_keys.into_iter().collect(),
@@ -315,6 +318,7 @@ mod tests {
             ("revision", json!(99)),
             ("objects", json!(7)),
             ("bytes", json!(70)),
+            ("size", json!("70")),
             ("storedBytes", json!(30)),
             ("checksum", json!("ab")),
             ("encryptionKeys", json!(["encryption-key-a"])),

@@ -1,6 +1,9 @@
 //! What snapshots are taken with.
 
-use super::runs::{Deletions, Pauses, Runs};
+use super::{
+    deletions::Deletions,
+    runs::{Pauses, Runs},
+};
 use crate::{
     clock::Clock, controllers::tenant::Tenants, datastore::TenantContents, events::EventRecorder, key::Key,
     metrics::SnapshotMetrics, stores::Stores,
@@ -36,7 +39,7 @@ pub struct SnapshotsContext {
     pub runs: Arc<Runs>,
     /// Which are not begun again yet.
     pub pauses: Arc<Pauses>,
-    /// Whose files it was tried to delete, and when.
+    /// Deletions of their files that are under way.
     pub deletions: Arc<Deletions>,
 }
 

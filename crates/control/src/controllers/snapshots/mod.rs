@@ -1,48 +1,38 @@
 //! Snapshots of what tenants store: takes them, creates those of schedules, and deletes those whose time is over.
 //!
 //! One pass looks at all snapshots, as watches know them. What to do about those of one tenant is decided by a pure function, `decide`. A snapshot is taken
-//! by a task of its own, as that may take longer than a reconcile. docs/adr/0066 says which rules were chosen, and why.
+//! by a task of its own, as that may take longer than a reconcile, and its files are deleted by one. docs/adr/0066 says which rules were chosen, and why.
 
 mod begin;
 mod context;
 mod decide;
+mod deletions;
 mod runs;
 mod store_check;
 mod take;
 
 pub use context::SnapshotsContext;
-pub use runs::{Deletions, Pauses, Runs};
+pub use deletions::Deletions;
+pub use runs::{Pauses, Runs};
 pub use store_check::StoreCheck;
 
 use crate::{
     apply::{delete_same, is_status, optional},
     controllers::tenant::RestoreUnderWay,
-    datastore::RestoreRecord,
     error::{FirstError, ReconcileError, api},
-    finalizers,
     metrics::{SnapshotPhaseLabels, TenantLabels},
 };
-use begin::{SnapshotTenant, begin, is_gone_or_changed, next_status, publish, write};
+use begin::{SnapshotTenant, begin, next_status, publish, write};
 use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
-    conditions::{COMPLETED, ConditionUpdate, DELETING},
-    labels,
+    conditions::{COMPLETED, ConditionUpdate},
     names::{self, TenantId},
 };
 use berth_runtime::watched::Watched;
-use berth_snapshots::{Store, StoreError};
-use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide};
-use futures::future::join_all;
+use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide, unchanged_since};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::PostParams,
-    runtime::{
-        events::{Event, EventType},
-        reflector::ObjectRef,
-    },
-};
+use kube::{Api, Resource, ResourceExt, api::PostParams, runtime::reflector::ObjectRef};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -53,14 +43,8 @@ const GO_ON: Duration = Duration::from_secs(1);
 /// Writes for the snapshots of one namespace in one pass: who creates thousands delays nobody else.
 const MOST_WRITES_OF_NAMESPACE: usize = 20;
 
-/// Time after which a pass begins nothing more. It is given up after 100 seconds, and a store that does not answer takes its time.
+/// Time after which a pass begins nothing more. It is given up after 100 seconds.
 const PASS: Duration = Duration::from_secs(30);
-
-/// Time for the deletion of a file.
-const DELETED_WITHIN: Duration = Duration::from_secs(20);
-
-/// Reason of a file that the object store does not delete.
-const STORE_ERROR: &str = "StoreError";
 
 /// A tenant, by its namespace and name.
 type Place = (String, String);
@@ -73,15 +57,24 @@ struct Waiting {
     is_awaited: bool,
 }
 
+/// What a pass has written in a namespace.
+#[derive(Default)]
+struct Writes {
+    actions: usize,
+    has_failed: bool,
+    /// Whether something is left.
+    is_cut: bool,
+}
+
 /// Looks at the snapshots of all tenants. Returns when to do it again.
 ///
 /// # Errors
-/// The host, etcd or the store refuses or does not answer. What could not be done for one snapshot keeps nothing else.
+/// The host refuses or does not answer. What could not be done for one snapshot keeps nothing else. Tasks say in the status of their snapshot why they fail.
 pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, ReconcileError> {
     let (running, now) = (context.runs.running(), context.clock.now());
     let (paused, pause) = context.pauses.paused(Instant::now());
     let mut failed = FirstError::<ReconcileError>::default();
-    let (mut starts, mut others) = (Vec::new(), Vec::new());
+    let (mut starts, mut deleted, mut others) = (Vec::new(), Vec::new(), Vec::new());
     let mut next = pause;
     let mut schedules = Vec::new();
     for (place, snapshots) in by_tenant(context) {
@@ -109,14 +102,20 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
                     tenant,
                     is_awaited: facts.as_ref().is_some_and(|facts| facts.restore.is_some()),
                 })),
+                Action::CleanUp(snapshot) => deleted.push(snapshot),
                 action => others.push((place.clone(), action)),
             }
         }
     }
     report(context, &schedules);
+    context.deletions.begin(context, deleted);
     start(context, starts, &mut failed).await;
     let is_cut = carry_out_some(context, others, &mut failed).await;
-    failed.into_result()?;
+    match failed.into_result() {
+        // It may be a single namespace whose quota is used up. What is left elsewhere does not wait as long as a pass that failed.
+        Err(error) if is_cut => tracing::warn!(%error, "a pass over the snapshots goes on after a failure"),
+        result => result?,
+    }
     let pause = if is_cut { GO_ON } else { INTERVAL };
     Ok(Some(next.map_or(pause, |next| next.clamp(GO_ON, pause.max(GO_ON)))))
 }
@@ -148,18 +147,16 @@ fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantF
     let status = tenant.status.as_ref();
     let class = status.and_then(|status| status.class_name.as_deref());
     let class = class.and_then(|class| context.stores.classes.get(&ObjectRef::new(class)));
-    let sleep = status.and_then(|status| status.sleep.as_ref());
-    let sleeps = tenant.sleep_state() == SleepState::Sleeping;
+    let sleep =
+        { status.and_then(|status| status.sleep.as_ref()) }.filter(|_| tenant.sleep_state() == SleepState::Sleeping);
+    let sleeps_since = { sleep.and_then(|sleep| sleep.since.as_ref()) }.map(|since| since.0);
     let restore = context.tenants.restore_under_way(&uid);
     Some(TenantFacts {
         created: { tenant.metadata.creation_timestamp.as_ref() }.map_or(Timestamp::UNIX_EPOCH, |created| created.0),
         has_run: status.is_some_and(|status| status.version.is_some()),
         is_deleting: tenant.metadata.deletion_timestamp.is_some(),
         rules: class.map_or_else(ClassSnapshots::default, |class| class.spec.snapshots.clone()),
-        sleeps_since: sleep
-            .filter(|_| sleeps)
-            .and_then(|sleep| sleep.since.as_ref())
-            .map(|since| since.0),
+        unchanged_since: unchanged_since(sleeps_since, status.and_then(|status| status.restore.as_ref())),
         restore: restore.map(|restore| {
             let RestoreUnderWay { snapshot_uid, saved_as } = restore;
             RestoreFacts { snapshot_uid, saved_as }
@@ -206,47 +203,27 @@ fn turn(snapshot: &TenantSnapshot, is_awaited: bool) -> (bool, Option<Timestamp>
     (!is_awaited, waits_since)
 }
 
-/// Carries out what is not to begin a snapshot: a number for each namespace, and for a time. Files are deleted last, as the store may not answer. Returns whether
-/// something is left.
+/// Carries out what is done with writes to the host: a number for each namespace, and for a time. First what schedules create: who creates many snapshots in a
+/// namespace must not keep them back. Returns whether something is left in a namespace in which nothing has failed: what fails is not tried each second.
 async fn carry_out_some(
     context: &SnapshotsContext,
     mut actions: Vec<(Place, Action)>,
     failed: &mut FirstError<ReconcileError>,
 ) -> bool {
     let begun = Instant::now();
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    let mut is_cut = false;
-    sort(context, &mut actions);
+    let mut namespaces: BTreeMap<String, Writes> = BTreeMap::new();
+    actions.sort_by_key(|(_, action)| !matches!(action, Action::Create(_)));
     for (place, action) in actions {
-        let done = writes.entry(place.0.clone()).or_default();
-        if *done >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
-            is_cut = true;
+        let writes = namespaces.entry(place.0.clone()).or_default();
+        if writes.actions >= MOST_WRITES_OF_NAMESPACE || begun.elapsed() >= PASS {
+            writes.is_cut = true;
             continue;
         }
-        *done += 1;
-        failed.note(carry_out(context, &place, action).await);
+        writes.actions += 1;
+        let done = failed.note(carry_out(context, &place, action).await);
+        writes.has_failed |= done.is_none();
     }
-    is_cut
-}
-
-/// Puts what schedules create before everything else: who creates many snapshots in a namespace must not keep them back. Puts deletions of files behind
-/// everything else, and of these first what was not tried for the longest time: the store may never answer, and may do so for some files only.
-fn sort(context: &SnapshotsContext, actions: &mut [(Place, Action)]) {
-    let file = |action: &Action| match action {
-        Action::CleanUp(snapshot) => Some(snapshot.uid().unwrap_or_default()),
-        _ => None,
-    };
-    let uids = { actions.iter() }.filter_map(|(_, action)| file(action)).collect();
-    context.deletions.forget_others(&uids);
-    actions.sort_by_cached_key(|(_, action)| {
-        let uid = file(action);
-        let is_of_schedule = matches!(action, Action::Create(_));
-        (
-            !is_of_schedule,
-            uid.is_some(),
-            uid.and_then(|uid| context.deletions.tried_at(&uid)),
-        )
-    });
+    namespaces.values().any(|writes| writes.is_cut && !writes.has_failed)
 }
 
 async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) -> Result<(), ReconcileError> {
@@ -272,14 +249,9 @@ async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) ->
                 deleted => deleted.map(drop).map_err(api("delete a TenantSnapshot")),
             }
         }
-        Action::CleanUp(snapshot) => {
-            let uid = snapshot.uid().unwrap_or_default();
-            context.deletions.note_tried(&uid, Instant::now());
-            clean_up(context, &snapshot).await
-        }
         Action::Create(name) => create(context, place, &name).await,
-        // Others come first: see `start`.
-        Action::Start(_) => Ok(()),
+        // These have tasks of their own: see `reconcile`.
+        Action::Start(_) | Action::CleanUp(_) => Ok(()),
     }
 }
 
@@ -335,124 +307,6 @@ async fn create_named(
         found.trigger() == SnapshotTrigger::Schedule && found.spec.tenant_cluster_name == *tenant
     };
     Ok(found.readable().is_some_and(is_of_schedule))
-}
-
-/// Deletes what is in the store of a snapshot that is being deleted, and lets the object go. Not while its tenant is set back to it.
-async fn clean_up(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
-    let deleted = delete_stored(context, snapshot).await;
-    if !matches!(deleted, Ok(true)) {
-        let reported = report_kept(context, snapshot, &deleted).await;
-        return deleted.and(reported);
-    }
-    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
-        Err(error) if is_gone_or_changed(&error) => Ok(()),
-        removed => removed.map_err(api("remove the finalizer of a TenantSnapshot")),
-    }
-}
-
-/// Says why an object is kept that somebody has deleted: it may hold up the deletion of a namespace, in which no Event can be written any more.
-async fn report_kept(
-    context: &SnapshotsContext,
-    snapshot: &TenantSnapshot,
-    deleted: &Result<bool, ReconcileError>,
-) -> Result<(), ReconcileError> {
-    let (reason, message) = match deleted {
-        Ok(_) => (
-            "Restoring",
-            format!(
-                "TenantCluster {} is set back to this snapshot, or has nothing but it of what it stored before; its file is deleted when the restore is over",
-                snapshot.spec.tenant_cluster_name
-            ),
-        ),
-        Err(error) if error.category() == STORE_ERROR => (
-            STORE_ERROR,
-            format!(
-                "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
-                labels::SNAPSHOT_FINALIZER
-            ),
-        ),
-        // The tenant may have nothing but this file. The text of the error, which the log has, may be another one each time, and is no reason to write again.
-        Err(error) => (
-            error.category(),
-            format!(
-                "the datastore does not say whether TenantCluster {} is set back to this snapshot; Berth tries again, and deletes the file only then",
-                snapshot.spec.tenant_cluster_name
-            ),
-        ),
-    };
-    let condition = ConditionUpdate::mark_true(DELETING, reason, message.clone());
-    let status = next_status(snapshot, snapshot.phase(), &condition, context.clock.now());
-    if snapshot.status.as_ref() == Some(&status) {
-        return Ok(());
-    }
-    write_known(context, snapshot, &status).await?;
-    if deleted.is_err() {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "SnapshotNotDeleted".into(),
-            note: Some(message),
-            action: "DeleteSnapshot".into(),
-            secondary: None,
-        };
-        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
-    }
-    Ok(())
-}
-
-/// Deletes what is in the store of a snapshot that is being deleted. Returns false while its tenant needs it.
-async fn delete_stored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
-    if is_being_restored(context, snapshot).await? {
-        return Ok(false);
-    }
-    context.runs.end(&snapshot.uid().unwrap_or_default()).await;
-    if let Some(store) = &context.store {
-        delete_files(store, snapshot).await?;
-    } else {
-        let location = snapshot.location();
-        let note = format!("Berth has no object store any more: {location} is not deleted there");
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "SnapshotLeftInStore".into(),
-            note: Some(note),
-            action: "DeleteSnapshot".into(),
-            secondary: None,
-        };
-        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
-    }
-    Ok(true)
-}
-
-/// Deletes what all attempts have written into the store. One that does not answer soon is asked again in another pass.
-async fn delete_files(store: &Store, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
-    let failed = |why: String| ReconcileError::Blocked {
-        reason: STORE_ERROR,
-        message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
-    };
-    let files = snapshot.all_locations();
-    let deleting = join_all(files.map(|location| async move { store.delete(&location).await }));
-    match tokio::time::timeout(DELETED_WITHIN, deleting).await {
-        Ok(deleted) => {
-            // The first of these errors, and not that of the fastest answer: the text stays the same.
-            let deleted: Result<(), StoreError> = deleted.into_iter().collect();
-            deleted.map_err(|error| failed(error.to_string()))
-        }
-        Err(_) => Err(failed(format!("it took longer than {} s", DELETED_WITHIN.as_secs()))),
-    }
-}
-
-/// Whether its tenant is set back to a snapshot now, or has nothing but this snapshot of what it stored before that.
-async fn is_being_restored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
-    let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
-    let Some(uid) = of_tenant else { return Ok(false) };
-    let tenant = TenantId::new(&snapshot.spec.tenant_cluster_name, uid);
-    let Some(stored) = context.contents.read_restore(&tenant, None).await? else {
-        return Ok(false);
-    };
-    // Of one that cannot be read nobody knows which snapshot it needs.
-    let record = RestoreRecord::parse(&stored.text);
-    Ok(record.map_or(true, |record| {
-        Some(record.snapshot_uid) == snapshot.uid() || record.saved_as == Some(snapshot.name_any())
-    }))
 }
 
 /// Sets the metrics.

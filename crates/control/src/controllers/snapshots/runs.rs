@@ -20,10 +20,6 @@ pub struct Runs(Mutex<BTreeMap<String, AbortOnDropHandle<()>>>);
 #[derive(Debug, Default)]
 pub struct Pauses(Mutex<BTreeMap<String, Instant>>);
 
-/// When it was tried last to delete the files of snapshots, by their UIDs.
-#[derive(Debug, Default)]
-pub struct Deletions(Mutex<BTreeMap<String, Instant>>);
-
 impl Runs {
     /// UIDs of the snapshots that are being taken.
     pub(super) fn running(&self) -> BTreeSet<String> {
@@ -68,23 +64,6 @@ impl Pauses {
     }
 }
 
-impl Deletions {
-    /// When it was tried last to delete the files of this one; none: never, and that comes first.
-    pub(super) fn tried_at(&self, uid: &str) -> Option<Instant> {
-        lock(&self.0).get(uid).copied()
-    }
-
-    /// Notes that it is tried.
-    pub(super) fn note_tried(&self, uid: &str, now: Instant) {
-        lock(&self.0).insert(uid.to_owned(), now);
-    }
-
-    /// Forgets all but these.
-    pub(super) fn forget_others(&self, uids: &BTreeSet<String>) {
-        lock(&self.0).retain(|uid, _| uids.contains(uid));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,17 +98,6 @@ mod tests {
             tokio::task::yield_now().await;
         }
         panic!("it is still there");
-    }
-
-    #[test]
-    fn deletions_of_objects_that_are_gone_are_forgotten() {
-        let (deletions, now) = (Deletions::default(), Instant::now());
-        for uid in ["a", "b"] {
-            assert_eq!(deletions.tried_at(uid), None);
-            deletions.note_tried(uid, now);
-        }
-        deletions.forget_others(&BTreeSet::from(["b".to_owned()]));
-        assert_eq!((deletions.tried_at("a"), deletions.tried_at("b")), (None, Some(now)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,12 +2,12 @@
 //!
 //! That a restore is under way is recorded in etcd ([`RestoreRecord`]). This process only remembers what it does about it: losing that costs a new beginning.
 
-pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended};
+pub(super) use super::restore_finding::{Finding, Refusal, TRANSIENT, ended, is_published};
 
 use super::restore_finding::MOST_REST;
 use crate::{
     clock::whole_seconds,
-    datastore::{RestorePhase, RestoreRecord},
+    datastore::{RestoreEnd, RestorePhase, RestoreRecord},
 };
 use berth_runtime::locks::lock;
 use berth_snapshots::Written;
@@ -84,6 +84,8 @@ struct Remembered {
     knows_none: bool,
     /// When the last restore ended, and how many bytes it has written.
     ended: Option<(Instant, u64)>,
+    /// Whether that is known: a control that has just started has to read it.
+    knows_end: bool,
     /// How the last one ended that has replaced something.
     over: Option<Finding>,
 }
@@ -207,10 +209,12 @@ impl Restores {
         })
     }
 
-    /// Notes what etcd has, or will have in a moment.
-    pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) {
+    /// Notes what etcd has, or will have in a moment. Returns whether the restore waits for another snapshot than before.
+    pub(super) fn note_record(&self, uid: &str, record: RestoreRecord) -> bool {
         self.with(uid, |known| {
             known.knows_none = false;
+            let before = known.record.as_ref().and_then(awaited);
+            let is_other = awaited(&record).is_some_and(|name| Some(name) != before);
             if record.phase != RestorePhase::Saving {
                 known.over = None;
             }
@@ -220,7 +224,8 @@ impl Restores {
                     |found: &mut Finding| matches!(found, Finding::Refused(_) | Finding::Done(_) | Finding::Lost(_));
                 known.finding.take_if(is_over);
             }
-        });
+            is_other
+        })
     }
 
     /// Notes that nothing of the tenant runs any more: the restore does not wait for that.
@@ -234,7 +239,22 @@ impl Restores {
 
     /// Notes that a restore has ended which has written so many bytes.
     pub(super) fn note_ended(&self, uid: &str, bytes: u64, now: Instant) {
-        self.with(uid, |known| known.ended = Some((now, bytes)));
+        self.with(uid, |known| (known.ended, known.knows_end) = (Some((now, bytes)), true));
+    }
+
+    /// Whether this process knows how the last restore ended, or that there was none.
+    pub(super) fn knows_end(&self, uid: &str) -> bool {
+        lock(&self.all).get(uid).is_some_and(|known| known.knows_end)
+    }
+
+    /// Notes how the last restore ended, as etcd says; none: there was none. It is `now` by the clock of the host, and `at` by that of this process.
+    pub(super) fn learn_end(&self, uid: &str, end: Option<&RestoreEnd>, now: Timestamp, at: Instant) {
+        let ended = end.and_then(|end| {
+            // That clock may have been set back since: no restore waits longer for that.
+            let age = Duration::try_from(now.duration_since(end.ended_at)).unwrap_or_default();
+            (age < MOST_REST).then(|| (at.checked_sub(age).unwrap_or(at), end.bytes))
+        });
+        self.with(uid, |known| (known.ended, known.knows_end) = (ended, true));
     }
 
     /// How long the next restore waits at most. `has_compared` says whether the tenant's syncer has compared everything on the host since the last one.
@@ -334,9 +354,14 @@ impl Restores {
         let record = all.get(uid)?.record.as_ref()?;
         Some(RestoreUnderWay {
             snapshot_uid: record.snapshot_uid.clone(),
-            saved_as: { record.saved_as.clone() }.filter(|_| record.phase == RestorePhase::Saving),
+            saved_as: awaited(record).map(ToOwned::to_owned),
         })
     }
+}
+
+/// Name of the snapshot that a restore waits for.
+fn awaited(record: &RestoreRecord) -> Option<&str> {
+    { record.saved_as.as_deref() }.filter(|_| record.phase == RestorePhase::Saving)
 }
 
 /// The record of a restore that begins.

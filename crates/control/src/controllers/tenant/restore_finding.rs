@@ -205,6 +205,13 @@ pub(super) fn published(record: &RestoreRecord) -> RestoreStatus {
     }
 }
 
+/// Whether the status says of a restore under way that it has replaced something. The record stays until then: a control that starts after its end knows by
+/// the status only that there was one, and what it has saved.
+pub(super) fn is_published(cluster: &TenantCluster, record: &RestoreRecord) -> bool {
+    let known = cluster.status.as_ref().and_then(|status| status.restore.as_ref());
+    known == Some(&published(record))
+}
+
 /// What is known of a restore of which there is no record any more, from what this process knew of it or from what the status says. None: there was none,
 /// or it is known how it ended. That it is done holds only if etcd has the tenant's database: it may have lost that, with the record.
 pub(super) fn ended(known: Option<&RestoreRecord>, cluster: &TenantCluster, now: Timestamp) -> Option<Finding> {

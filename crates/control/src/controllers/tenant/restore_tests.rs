@@ -207,13 +207,21 @@ async fn a_comparison_is_of_one_snapshot_and_is_taken_once() {
 async fn other_controllers_learn_which_snapshot_a_restore_waits_for() {
     let restores = Restores::default();
     assert_eq!(restores.under_way("uid"), None);
-    restores.note_record("uid", record(RestorePhase::Saving));
+    assert!(restores.note_record("uid", record(RestorePhase::Saving)));
+    assert!(!restores.note_record("uid", record(RestorePhase::Saving)));
     let with = |saved_as: Option<&str>| RestoreUnderWay {
         snapshot_uid: "77aa".into(),
         saved_as: saved_as.map(ToOwned::to_owned),
     };
     assert_eq!(restores.under_way("uid"), Some(with(Some("saved"))));
-    restores.note_record("uid", record(RestorePhase::Replacing));
+    // Somebody else has a snapshot of this name.
+    let other = RestoreRecord {
+        saved_as: Some("other".into()),
+        ..record(RestorePhase::Saving)
+    };
+    assert!(restores.note_record("uid", other));
+    assert_eq!(restores.under_way("uid"), Some(with(Some("other"))));
+    assert!(!restores.note_record("uid", record(RestorePhase::Replacing)));
     assert_eq!(restores.under_way("uid"), Some(with(None)));
     assert!(!restores.knows_none("uid"));
     assert_eq!(
@@ -352,4 +360,47 @@ fn the_next_restore_waits_for_the_syncer_and_for_the_history_in_etcd_but_not_for
     }
     restores.forget("uid");
     assert_eq!(seconds(false, 0), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_has_just_started_waits_for_the_rest_of_the_pause() {
+    tokio::time::advance(Duration::from_hours(1)).await;
+    let (started_at, now) = (Instant::now(), at("2026-11-30T12:00:00Z"));
+    let rest_after = |end: Option<RestoreEnd>, has_compared: bool| {
+        let restores = Restores::default();
+        assert!(!restores.knows_end("uid"));
+        restores.learn_end("uid", end.as_ref(), now, started_at);
+        assert!(restores.knows_end("uid"));
+        let rest = restores.rest("uid", has_compared, started_at);
+        rest.map(|rest| rest.as_secs())
+    };
+    let end = |time: &str, bytes: u64| Some(RestoreEnd::new(at(time), bytes));
+    assert_eq!(rest_after(None, false), None);
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", 0), false), Some(240));
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", 0), true), None);
+    let bytes = 100 * BYTES_PER_SECOND;
+    assert_eq!(rest_after(end("2026-11-30T11:59:00Z", bytes), true), Some(40));
+    assert_eq!(rest_after(end("2026-11-30T11:55:00Z", bytes), false), None);
+    // The clock of the host was set back by a year.
+    assert_eq!(rest_after(end("2027-11-30T12:00:00Z", 0), false), Some(300));
+}
+
+#[test]
+fn a_restore_is_published_once_the_status_says_which_one_it_is() {
+    let replaced = record(RestorePhase::Replaced);
+    let published = |status: &serde_json::Value| is_published(&cluster(status), &replaced);
+    let restore = json!({"snapshotName": "nightly", "savedAs": "saved", "startedAt": "2026-11-30T12:00:00Z"});
+    assert!(published(&json!({"restore": restore})));
+    assert!(!published(&json!({})));
+    // An earlier one of the same snapshot, or what another name was chosen for.
+    for (field, value) in [
+        ("startedAt", "2026-11-29T12:00:00Z"),
+        ("savedAs", "other"),
+        ("snapshotName", "weekly"),
+        ("completedAt", "2026-11-30T12:01:00Z"),
+    ] {
+        let mut other = restore.clone();
+        other[field] = value.into();
+        assert!(!published(&json!({"restore": other})), "{field}");
+    }
 }

@@ -2,7 +2,8 @@
 
 use crate::clock::whole_seconds;
 use berth_api::{
-    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, SnapshotPhase, SnapshotTrigger, TenantSnapshot, labels,
+    ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotTrigger,
+    TenantSnapshot, labels,
 };
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
@@ -31,10 +32,20 @@ pub(super) struct TenantFacts {
     pub(super) is_deleting: bool,
     /// What its class says.
     pub(super) rules: ClassSnapshots,
-    /// Since when it sleeps, if it does: it stores nothing new since then.
-    pub(super) sleeps_since: Option<Timestamp>,
+    /// Since when it stores nothing new, if it sleeps: see [`unchanged_since`].
+    pub(super) unchanged_since: Option<Timestamp>,
     /// The snapshot that a restore of it waits for. None: no restore is under way, as far as this process knows.
     pub(super) restore: Option<RestoreFacts>,
+}
+
+/// Since when a tenant stores nothing new. One that runs may do so at any time, and so does one that is set back. `sleeps_since` says since when it sleeps, if it
+/// does, and `restore` what its status says of its last restore: that may have been while it slept.
+pub(super) fn unchanged_since(sleeps_since: Option<Timestamp>, restore: Option<&RestoreStatus>) -> Option<Timestamp> {
+    let since = sleeps_since?;
+    match restore {
+        None => Some(since),
+        Some(restore) => restore.completed_at.as_ref().map(|completed| completed.0.max(since)),
+    }
 }
 
 /// What is known of a restore under way.
@@ -164,7 +175,8 @@ fn end_those_that_are_over(
     kept
 }
 
-/// UIDs of the snapshots that are more than are kept.
+/// UIDs of the snapshots that are more than are kept. Those of a tenant that was deleted are not counted with those of the next one of its name, which would
+/// take their place: they may be the last copies of what that tenant stored.
 fn find_surplus(facts: &Facts<'_>, present: &[Arc<TenantSnapshot>]) -> BTreeSet<String> {
     let schedule = facts.tenant.and_then(|tenant| tenant.rules.schedule.as_ref());
     let kept_of_schedule = schedule.map(|schedule| schedule.keep);
@@ -181,8 +193,9 @@ fn find_surplus(facts: &Facts<'_>, present: &[Arc<TenantSnapshot>]) -> BTreeSet<
     let mut surplus = BTreeSet::new();
     for (trigger, phase, limit) in limits {
         let Some(limit) = limit else { continue };
-        let of_kind =
-            { present.iter().rev() }.filter(|snapshot| (snapshot.trigger(), snapshot.phase()) == (trigger, phase));
+        let of_kind = { present.iter().rev() }
+            .filter(|snapshot| (snapshot.trigger(), snapshot.phase()) == (trigger, phase))
+            .filter(|snapshot| phase == SnapshotPhase::Failed || !is_of_earlier_tenant(facts, snapshot));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         surplus.extend(of_kind.skip(limit).filter_map(|snapshot| snapshot.uid()));
     }
@@ -215,7 +228,11 @@ fn begin_those_that_may(facts: &Facts<'_>, kept: &[Arc<TenantSnapshot>], decisio
     let holds_room = |snapshot: &&Arc<TenantSnapshot>| {
         matches!(snapshot.phase(), SnapshotPhase::Completed | SnapshotPhase::Running) || is_running(facts, snapshot)
     };
-    for snapshot in kept.iter().filter(holds_room) {
+    // Those of an earlier tenant that nobody has created by hand are counted for themselves: they end by themselves.
+    let is_counted = |snapshot: &&Arc<TenantSnapshot>| {
+        snapshot.trigger() == SnapshotTrigger::Manual || !is_of_earlier_tenant(facts, snapshot)
+    };
+    for snapshot in kept.iter().filter(holds_room).filter(is_counted) {
         *used.entry(snapshot.trigger()).or_default() += 1;
     }
     let mut waiting: Vec<&Arc<TenantSnapshot>> = Vec::new();
@@ -364,7 +381,7 @@ fn follow_schedule(
         .map(|at| at.0);
     // What sleeps stores nothing new.
     let is_unchanged = tenant
-        .sleeps_since
+        .unchanged_since
         .is_some_and(|since| started_at.is_some_and(|at| at >= since));
     let before_last = recurrence.last_but_one(facts.now).filter(|at| *at >= tenant.created);
     decision.schedule = Some(ScheduleState {
@@ -389,6 +406,12 @@ fn scheduled_name(tenant: &str, due: Timestamp) -> String {
 
 fn is_running(facts: &Facts<'_>, snapshot: &TenantSnapshot) -> bool {
     snapshot.uid().is_some_and(|uid| facts.running.contains(&uid))
+}
+
+/// Whether a snapshot was begun of another tenant than that of now: of one that had the same name before, or of one that is gone.
+fn is_of_earlier_tenant(facts: &Facts<'_>, snapshot: &TenantSnapshot) -> bool {
+    let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
+    of_tenant.is_some() && of_tenant != facts.tenant.map(|tenant| tenant.uid.as_str())
 }
 
 fn is_deleting(snapshot: &TenantSnapshot) -> bool {

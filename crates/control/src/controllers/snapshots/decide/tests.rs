@@ -1,3 +1,5 @@
+mod changed_tenants;
+
 use super::*;
 use berth_api::{SnapshotSchedule, TenantSnapshotStatus};
 use serde_json::{Value, json};
@@ -44,7 +46,7 @@ fn tenant() -> TenantFacts {
         has_run: true,
         is_deleting: false,
         rules: ClassSnapshots::default(),
-        sleeps_since: None,
+        unchanged_since: None,
         restore: None,
     }
 }
@@ -268,7 +270,7 @@ fn the_schedule_waits_for_the_tenant_the_store_and_restores() {
 #[test]
 fn a_tenant_that_sleeps_gets_one_snapshot_of_what_it_stores() {
     let asleep = |since: &str| TenantFacts {
-        sleeps_since: Some(at(since)),
+        unchanged_since: Some(at(since)),
         ..nightly(7)
     };
     let last = || with_trigger(completed("a", "2026-11-28T02:00:00Z"), SnapshotTrigger::Schedule);

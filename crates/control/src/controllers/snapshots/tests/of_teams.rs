@@ -46,6 +46,51 @@ async fn many_snapshots_of_a_namespace_keep_that_of_its_schedule_not_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_namespace_in_which_nothing_can_be_created_does_not_hold_up_those_of_others() {
+    let mut case = Case::new();
+    case.set_class(&json!({"schedule": {"cron": "0 2 * * *"}}));
+    let refusal = (
+        "/namespaces/team/tenantsnapshots",
+        403,
+        "exceeded quota: count/tenantsnapshots",
+    );
+    case.host.refuse_writes(Some(refusal));
+    let path = |number: usize| format!("{}/n{number:03}", SNAPSHOTS.replace("/team/", "/other/"));
+    for number in 0..=MOST_WRITES_OF_NAMESPACE {
+        case.create(&format!("n{number:03}"));
+        let mut snapshot = case.get(&format!("n{number:03}")).unwrap();
+        snapshot["metadata"]["namespace"] = "other".into();
+        case.host.insert(&path(number), snapshot);
+        case.host.remove(&format!("{SNAPSHOTS}/n{number:03}"));
+    }
+    case.writers.update(&case.host);
+    // There is one more than is done in a pass.
+    assert_eq!(reconcile(&case.context).await.unwrap(), Some(GO_ON));
+    case.writers.update(&case.host);
+    assert!(
+        reconcile(&case.context).await.is_err(),
+        "it is tried again after a pause"
+    );
+    for number in 0..=MOST_WRITES_OF_NAMESPACE {
+        let snapshot = case.host.get(&path(number)).unwrap();
+        assert_eq!(snapshot["status"]["phase"], "Failed", "{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_in_a_namespace_is_not_tried_each_second_however_much_there_is() {
+    let mut case = Case::new();
+    case.set_class(&json!({"max": 0}));
+    let refusal = ("/namespaces/team/tenantsnapshots", 403, "no");
+    case.host.refuse_writes(Some(refusal));
+    for number in 0..=MOST_WRITES_OF_NAMESPACE {
+        case.create(&format!("n{number:03}"));
+    }
+    case.writers.update(&case.host);
+    assert!(reconcile(&case.context).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_label_puts_no_snapshot_before_one_that_waits_for_longer() {
     let mut case = Case::new();
     case.create("a");

@@ -26,6 +26,7 @@ mod metrics_api;
 mod prepare;
 mod restore;
 mod restore_check;
+mod restore_pause;
 mod restore_replace;
 mod restore_request;
 mod restore_saved;

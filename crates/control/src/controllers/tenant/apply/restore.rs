@@ -8,7 +8,7 @@
 //! | none | the request is checked; the snapshot is read as a whole and compared | the same again |
 //! | Saving | user and components of the tenant are stopped; a snapshot is taken of what is there | the same again |
 //! | Replacing | all keys are deleted, and those of the snapshot are written | the same again, from the beginning |
-//! | Replaced | the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
+//! | Replaced | the status says so; the host records the database, and objects are to be rewritten; the last key is written, and the record deleted | the same again |
 //!
 //! docs/adr/0066 says why it is done so.
 //!
@@ -17,38 +17,35 @@
 use super::{
     super::{
         context::TenantContext,
-        enforcement, own_endpoints,
-        restore::{Finding, Gone, Refusal, ended},
+        own_endpoints,
+        restore::{Finding, Gone, Refusal, ended, is_published},
         target::Tenant,
     },
     Accepted,
     components::stop_components,
     datastore_identity, keys,
     restore_check::no_store,
+    restore_pause::{RETRY, find_pause, retry_pause},
     restore_request::{Compared, compare, take_request, withdraw},
     restore_task::RestoreTask,
 };
 use crate::{
     control_plane::{Authorities, EncryptionStep},
-    datastore::{DatastoreError, RestorePhase, RestoreRecord, StoredRestore},
+    datastore::{DatastoreError, RestoreEnd, RestorePhase, RestoreRecord, StoredRestore},
     error::ReconcileError,
+    key::Key,
     metrics::ResultLabels,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::{EncryptionPhase, NetworkLimits, RestoreStatus};
 use berth_snapshots::Entry;
 use kube::ResourceExt;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// The key by which etcd shows which database a tenant has.
 const IDENTITY: &str = super::super::build::stored_namespace::PATH;
 /// The reason while a restore keeps everything else from being done.
 const RESTORING: &str = "Restoring";
-/// Pause before a restore that failed is tried again; it doubles with each try.
-const RETRY: Duration = Duration::from_secs(5);
-/// The longest.
-const MOST_RETRY: Duration = Duration::from_secs(300);
 
 /// Creates what the tenant needs in the datastore, as [`datastore_identity::prepare_datastore`] does, unless it is being set back to a snapshot: then it goes
 /// on with that instead, and fails.
@@ -137,10 +134,10 @@ async fn note_end(
         None if known.is_some() => Finding::interrupted(),
         None => return Ok(false),
     };
-    // After one that was lost nothing of the tenant runs, and one of which this process knows nothing has stopped nothing.
-    if known.is_some() && !matches!(finding, Finding::Lost(_)) || matches!(finding, Finding::Done(_)) {
-        let has_written = |record: &&RestoreRecord| record.phase != RestorePhase::Saving;
-        let bytes = known.filter(has_written).map_or(0, |record| record.bytes);
+    // After one that was lost nothing of the tenant runs. Of one that ended before this process began, etcd says when that was.
+    if let Some(record) = known.filter(|_| !matches!(finding, Finding::Lost(_))) {
+        let has_written = record.phase != RestorePhase::Saving;
+        let bytes = if has_written { record.bytes } else { 0 };
         restores.note_ended(&uid, bytes, Instant::now());
     }
     let has_replaced = matches!(finding, Finding::Done(_) | Finding::Lost(_));
@@ -182,10 +179,17 @@ async fn consider(
     };
     // The reconcile fails for the same reason, and is tried again.
     let Some(authorities) = authorities else { return Ok(()) };
-    if let Some(pause) = rest(context, accepted) {
-        context.queue.add_after(tenant.key(), pause);
-        restores.note(&uid, Finding::Waiting(name.to_owned()));
-        return Ok(());
+    match find_pause(context, accepted).await {
+        Ok(None) => {}
+        Ok(Some(pause)) => {
+            context.queue.add_after(tenant.key(), pause);
+            restores.note(&uid, Finding::Waiting(name.to_owned()));
+            return Ok(());
+        }
+        Err(error) => {
+            tracing::warn!(tenant = tenant.id.slug(), %error, "a restore waits for the datastore");
+            return Ok(());
+        }
     }
     match compare(context, accepted, authorities, name).await {
         Compared::Waits => Ok(()),
@@ -209,18 +213,6 @@ async fn consider(
             begin(context, accepted, authorities, network, source.record(saved_as, now)).await
         }
     }
-}
-
-/// How long the next restore waits at most after one that has ended. Each stops the syncer: who asks again and again would keep it from ever taking away from
-/// the host what the class allows no more, and would fill etcd with the history of what was replaced. docs/adr/0066 says more.
-fn rest(context: &TenantContext, accepted: &Accepted) -> Option<Duration> {
-    let tenant = &accepted.tenant;
-    let rules = enforcement::rules_hash(&accepted.settings.sync);
-    let has_compared = tenant.memory.follows(&rules);
-    context
-        .tenants
-        .restores()
-        .rest(&uid(tenant), has_compared, Instant::now())
 }
 
 /// Takes the request back, records that the restore has begun, and goes on with it. A control that is killed between the two has changed nothing: somebody
@@ -272,7 +264,10 @@ async fn go_on(
             "the record of a restore in the datastore cannot be read ({error}); run the version of Berth that has begun it"
         ))
     })?;
-    restores.note_record(&uid, record.clone());
+    if restores.note_record(&uid, record.clone()) {
+        // It may begin now.
+        context.queue.add(Key::Snapshots);
+    }
     if restores.is_running(&uid) {
         return Err(blocked(describe(context, &uid)));
     }
@@ -288,6 +283,11 @@ async fn go_on(
     stop(context, tenant, network).await?;
     restores.note_stopped(&uid, &record);
     if record.phase == RestorePhase::Replaced {
+        if !is_published(&tenant.cluster, &record) {
+            restores.note(&uid, Finding::UnderWay(record));
+            context.queue.add_after(tenant.key(), RETRY);
+            return Err(blocked(describe(context, &uid)));
+        }
         return end(context, tenant, authorities, &record, stored.revision).await;
     }
     let record = RestoreRecord {
@@ -380,7 +380,8 @@ async fn without_store(
 ) -> Result<ReconcileError, ReconcileError> {
     let restores = context.tenants.restores();
     let finding = if record.phase == RestorePhase::Saving {
-        context.contents.delete_restore(&tenant.id, revision).await?;
+        let end = RestoreEnd::new(context.clock.now(), 0);
+        context.contents.delete_restore(&tenant.id, revision, &end).await?;
         context.queue.add(tenant.key());
         Finding::Refused(no_store())
     } else {
@@ -397,12 +398,6 @@ fn describe(context: &TenantContext, uid: &str) -> String {
         || "the tenant is set back to a snapshot".into(),
         |finding| finding.condition().message,
     )
-}
-
-/// Pause before a restore is tried again that has been tried so often.
-fn retry_pause(attempts: u32) -> Duration {
-    let doublings = attempts.saturating_sub(1).min(16);
-    RETRY.saturating_mul(1 << doublings).min(MOST_RETRY)
 }
 
 /// Keeps the API server of a tenant from the datastore, and ends everything that runs of it. Returns once nothing does.
@@ -447,7 +442,8 @@ async fn end(
         key: IDENTITY.into(),
         value: identity,
     };
-    match context.contents.end_restore(&tenant.id, last, revision).await {
+    let end = RestoreEnd::new(context.clock.now(), record.bytes);
+    match context.contents.end_restore(&tenant.id, last, revision, &end).await {
         // The next reconcile reads what there is.
         Ok(()) | Err(DatastoreError::Superseded) => {}
         Err(error) => return Err(error.into()),
@@ -484,16 +480,4 @@ async fn rewrite_if_encrypted(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_and_have_a_greatest_length() {
-        let seconds: Vec<u64> = (0..9).map(|attempts| retry_pause(attempts).as_secs()).collect();
-        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(retry_pause(u32::MAX), MOST_RETRY);
-    }
 }

@@ -164,14 +164,19 @@ pub(super) async fn withdraw(context: &TenantContext, tenant: &Tenant, name: &st
     })
 }
 
-/// Removes the request for a restore. Returns whether it was still there: a view that is late may show one that was carried out.
+/// Removes the request for a restore. Returns whether it was still there as it was seen: a view that is late may show one that was carried out, or one that loses
+/// what is there although somebody wants it to be saved by now.
 ///
 /// # Errors
 /// The host refuses or does not answer.
 pub(super) async fn take_request(context: &TenantContext, tenant: &Tenant, name: &str) -> Result<bool, ReconcileError> {
     let clusters = context.clusters_beside(&tenant.cluster);
     let live = optional(clusters.get(&tenant.cluster.name_any()).await).map_err(api("read a TenantCluster"))?;
-    let is_asked = |live: &TenantCluster| live.uid() == tenant.cluster.uid() && live.requested_restore() == Some(name);
+    let is_asked = |live: &TenantCluster| {
+        live.uid() == tenant.cluster.uid()
+            && live.requested_restore() == Some(name)
+            && live.restores_without_saving() == tenant.cluster.restores_without_saving()
+    };
     let Some(live) = live.and_then(Watched::readable).filter(is_asked) else {
         return Ok(false);
     };

@@ -1,6 +1,6 @@
 //! Whether what a tenant stores before a restore is saved: pure.
 
-use berth_api::{SnapshotPhase, TenantSnapshot, conditions::COMPLETED};
+use berth_api::{SnapshotPhase, SnapshotTrigger, TenantSnapshot, conditions::COMPLETED};
 
 /// What a snapshot must be that has what a tenant stores before a restore.
 pub(super) struct Expected<'e> {
@@ -20,6 +20,23 @@ pub(super) enum Saved {
     Waits,
     /// It will never be there, for a reason.
     Never(String),
+}
+
+/// Whether a snapshot with the name that a restore has chosen is its own, whatever became of it. Nobody but control says that a snapshot is of a restore; one
+/// that somebody has created, or that is of an earlier restore, only has the name.
+pub(super) fn is_of_restore(expected: &Expected<'_>, found: &TenantSnapshot) -> bool {
+    found.trigger() == SnapshotTrigger::BeforeRestore
+        && found.spec.tenant_cluster_name == expected.tenant
+        && found.spec.ttl.is_none()
+        && !(found.phase() == SnapshotPhase::Completed && !has_everything(expected, found))
+}
+
+/// Whether a completed snapshot has everything that the tenant has stored.
+fn has_everything(expected: &Expected<'_>, found: &TenantSnapshot) -> bool {
+    let status = found.status.as_ref();
+    let is_of_tenant = status.and_then(|status| status.tenant_uid.as_deref()) == Some(expected.uid);
+    let revision = status.and_then(|status| status.revision);
+    is_of_tenant && revision.is_some_and(|revision| revision >= expected.after)
 }
 
 /// How far the snapshot of what is there is. Somebody may have created another one of its name before, or have deleted it: that saves nothing. Neither does
@@ -53,9 +70,7 @@ pub(super) fn judge(expected: &Expected<'_>, found: Option<&TenantSnapshot>, was
             Saved::Never({ completed.next() }.map_or_else(String::new, |condition| condition.message.clone()))
         }
         SnapshotPhase::Completed => {
-            let is_of_tenant = status.and_then(|status| status.tenant_uid.as_deref()) == Some(expected.uid);
-            let revision = status.and_then(|status| status.revision);
-            if is_of_tenant && revision.is_some_and(|revision| revision >= expected.after) {
+            if has_everything(expected, snapshot) {
                 Saved::Yes
             } else {
                 never("the TenantSnapshot of this name was taken before the control plane was stopped")
@@ -67,17 +82,21 @@ pub(super) fn judge(expected: &Expected<'_>, found: Option<&TenantSnapshot>, was
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::labels;
     use serde_json::{Value, json};
 
     fn judged(change: impl FnOnce(&mut Value)) -> Saved {
+        judge(&expected(), Some(&snapshot(change)), true)
+    }
+
+    fn snapshot(change: impl FnOnce(&mut Value)) -> TenantSnapshot {
         let mut snapshot = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
             "metadata": {"name": "saved", "namespace": "team"}, "spec": {"tenantClusterName": "vision"},
             "status": {"phase": "Completed", "tenantUID": "6f2c", "revision": 100},
         });
         change(&mut snapshot);
-        let snapshot: TenantSnapshot = serde_json::from_value(snapshot).unwrap();
-        judge(&expected(), Some(&snapshot), true)
+        serde_json::from_value(snapshot).unwrap()
     }
 
     fn expected() -> Expected<'static> {
@@ -100,6 +119,33 @@ mod tests {
         assert!(is_refused(
             |found| found["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z".into()
         ));
+    }
+
+    #[test]
+    fn a_snapshot_of_the_same_name_is_that_of_the_restore_only_if_control_has_created_it_for_that() {
+        let is_ours = |change: fn(&mut Value)| {
+            let found = snapshot(|found| {
+                found["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "before-restore"});
+                change(found);
+            });
+            is_of_restore(&expected(), &found)
+        };
+        assert!(is_ours(|_| ()));
+        // Also if it was not taken, or is being deleted: its end is the end of the restore.
+        assert!(is_ours(|found| found["status"] = Value::Null));
+        assert!(is_ours(|found| found["status"] = json!({"phase": "Failed"})));
+        assert!(is_ours(
+            |found| found["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z".into()
+        ));
+        assert!(!is_ours(|found| found["metadata"]["labels"] = json!({})));
+        assert!(!is_ours(|found| {
+            found["metadata"]["labels"] = json!({labels::SNAPSHOT_TRIGGER: "schedule"});
+        }));
+        assert!(!is_ours(|found| found["spec"]["tenantClusterName"] = "speech".into()));
+        assert!(!is_ours(|found| found["spec"]["ttl"] = "1m".into()));
+        // That of an earlier restore.
+        assert!(!is_ours(|found| found["status"]["revision"] = 99.into()));
+        assert!(!is_ours(|found| found["status"]["tenantUID"] = "0000".into()));
     }
 
     #[test]

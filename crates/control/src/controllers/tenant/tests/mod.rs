@@ -23,6 +23,7 @@ mod restore;
 mod restore_again;
 mod restore_faults;
 mod restore_lost;
+mod restore_saved;
 mod rotation;
 mod schedule;
 mod sleep;

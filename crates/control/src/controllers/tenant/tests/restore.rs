@@ -225,10 +225,11 @@ async fn a_tenant_is_set_back_and_what_it_stored_before_is_saved() {
     assert!(case.memory.calls() - before <= 10, "one read in each reconcile");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_control_that_is_killed_anywhere_leaves_a_tenant_that_is_set_back_in_the_end() {
+/// Kills control before each call to etcd of a restore that `prepare` prepares.
+pub(super) async fn kill_anywhere(prepare: impl Fn(&Case)) {
     let (first, last) = {
         let mut case = Case::new().await;
+        prepare(&case);
         case.request(true);
         let first = case.memory.calls();
         case.reconcile_until("Restored").await;
@@ -236,6 +237,7 @@ async fn a_control_that_is_killed_anywhere_leaves_a_tenant_that_is_set_back_in_t
     };
     for number in first..last {
         let mut case = Case::new().await;
+        prepare(&case);
         case.request(true);
         case.memory.end_before_call(Some(number));
         for _ in 0..12 {
@@ -261,6 +263,11 @@ async fn a_control_that_is_killed_anywhere_leaves_a_tenant_that_is_set_back_in_t
         }
         assert_eq!(case.memory.record(), None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_is_killed_anywhere_leaves_a_tenant_that_is_set_back_in_the_end() {
+    kill_anywhere(|_| ()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,9 @@ use super::{
     super::memory::Tenants,
     restore::{Case, old_objects},
 };
+use crate::datastore::RestoreEnd;
 use berth_api::labels;
+use jiff::SignedDuration;
 use serde_json::json;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -35,6 +37,18 @@ impl Case {
             let restore = cluster["status"]["restore"].as_object_mut().unwrap();
             restore.remove("completedAt").unwrap();
         });
+    }
+
+    /// Control ends, and another one begins.
+    fn restart(&mut self) {
+        self.fixture.context.tenants = Arc::new(Tenants::default());
+    }
+
+    /// The last restore ended so many seconds ago, and has written so many MiB.
+    fn set_end(&self, seconds: i64, mebibytes: u64) {
+        let ended_at = self.fixture.context.clock.now() - SignedDuration::from_secs(seconds);
+        let end = RestoreEnd::new(ended_at, mebibytes << 20);
+        self.memory.set_restore_end(end.to_text());
     }
 
     /// Whether the status says that it has ended.
@@ -126,7 +140,7 @@ async fn how_a_restore_ended_is_said_before_what_becomes_of_the_next_request() {
     let mut case = set_back().await;
     // Control was killed before it could write that, and somebody has asked again meanwhile.
     case.forget_end();
-    case.fixture.context.tenants = Arc::new(Tenants::default());
+    case.restart();
     case.request_of("nightly", false);
     case.reconcile().await;
     assert_eq!(case.fixture.reason("Restored").1, "Restored");
@@ -148,4 +162,75 @@ async fn a_view_that_is_late_does_not_take_back_that_a_restore_has_ended() {
     case.reconcile().await;
     assert_eq!(case.fixture.reason("Restored").1, "Waiting");
     assert!(case.is_completed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_is_restarted_does_not_shorten_the_pause() {
+    let mut case = set_back().await;
+    for _ in 0..3 {
+        case.restart();
+        case.ask_again().await;
+        case.check_waits();
+    }
+    case.set_uncompared(0);
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_the_pause_is_as_long_as_what_was_written_needs() {
+    let mut case = set_back().await;
+    case.set_uncompared(0);
+    case.restart();
+    case.set_end(100, 200);
+    case.ask_again().await;
+    case.check_waits();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    case.reconcile_until("Restored").await;
+    // One that ended long ago is no reason to wait.
+    case.set_uncompared(3);
+    case.restart();
+    case.set_end(301, 200);
+    case.ask_again().await;
+    case.reconcile_until("Restored").await;
+    assert_eq!(case.memory.objects(), old_objects());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_is_restarted_knows_that_a_restore_was_given_up() {
+    let mut case = Case::new().await;
+    case.set_uncompared(3);
+    case.fixture
+        .host
+        .refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
+    case.request_of("nightly", true);
+    case.reconcile_until("NotSaved").await;
+    assert_eq!(case.memory.restore_end().map(|end| end.bytes), Some(0));
+    case.restart();
+    case.ask_again().await;
+    case.check_waits();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_cannot_be_read_is_waited_for_like_one_of_now() {
+    let mut case = set_back().await;
+    case.restart();
+    case.memory.set_restore_end(b"{}".to_vec());
+    case.ask_again().await;
+    case.check_waits();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    case.reconcile_until("Restored").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_datastore_that_does_not_say_how_the_last_restore_ended_is_asked_again() {
+    let mut case = set_back().await;
+    case.restart();
+    case.memory.put(NEW, "a pod", false);
+    case.request_of("nightly", false);
+    // The record is read first.
+    case.memory.fail_call(Some(case.memory.calls() + 1));
+    case.reconcile().await;
+    case.reconcile_until("Waiting").await;
+    case.check_waits();
 }

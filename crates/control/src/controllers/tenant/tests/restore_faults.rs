@@ -389,6 +389,8 @@ async fn what_was_restored_is_rewritten_as_the_class_says() {
 async fn keys_that_are_changed_meanwhile_are_read_again_before_a_restore_ends() {
     let mut case = encrypted().await;
     case.interrupt(RestorePhase::Replaced).await;
+    // For the status to say so.
+    case.reconcile().await;
     let calls = case.fixture.count_calls();
     let mut secret = case.fixture.host.get(&pki_path(&case.fixture)).unwrap();
     let mut state = encryption(&case);

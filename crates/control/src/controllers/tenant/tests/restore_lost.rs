@@ -6,7 +6,7 @@ use super::{
     restore::{Case, LOCATION, old_objects},
 };
 use crate::{
-    datastore::{RestorePhase, RestoreRecord, TenantContents},
+    datastore::{RestoreEnd, RestorePhase, RestoreRecord, TenantContents},
     testing::ScriptedRuntime,
 };
 use serde_json::json;
@@ -24,7 +24,8 @@ async fn lost() -> Case {
     assert_eq!(case.fixture.reason("Restored").1, "RestoreFailing");
     assert!(case.fixture.status()["restore"].is_object());
     let (id, record) = (case.fixture.id.clone(), case.memory.record().unwrap());
-    case.memory.delete_restore(&id, record.revision).await.unwrap();
+    let end = RestoreEnd::new(case.fixture.context.clock.now(), 0);
+    case.memory.delete_restore(&id, record.revision, &end).await.unwrap();
     case.memory.clear();
     store_database(&case.fixture, None);
     std::fs::rename(case.folder.path().join("kept"), &file).unwrap();

@@ -1,0 +1,473 @@
+//! Deletes the files of snapshots that are being deleted, and lets their objects go.
+//!
+//! Each is a task of its own, as the object store may answer late or never, and may do so for some files only. No pass waits for it. Some are deleted at the
+//! same time, and few of one namespace: who deletes thousands does not keep others from their turn. Once the store has answered none of several, those that
+//! wait for their turn are not tried before a pause is over. So each object says soon why it stays, however many there are.
+
+use super::{
+    begin::{is_gone_or_changed, next_status},
+    context::SnapshotsContext,
+    write_known,
+};
+use crate::{
+    datastore::RestoreRecord,
+    error::{ReconcileError, api},
+    finalizers,
+    key::Key,
+};
+use berth_api::{
+    SnapshotPhase, TenantSnapshot,
+    conditions::{ConditionUpdate, DELETING},
+    labels,
+    names::TenantId,
+};
+use berth_runtime::locks::lock;
+use berth_snapshots::{Store, StoreError};
+use futures::future::join_all;
+use kube::{
+    Resource, ResourceExt,
+    runtime::{
+        events::{Event, EventType},
+        reflector::ObjectRef,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Time for the deletion of the files of one snapshot.
+pub(super) const DELETED_WITHIN: Duration = Duration::from_secs(20);
+/// Time for all that is done in a turn: the host may not answer either.
+pub(super) const TURN: Duration = Duration::from_secs(100);
+/// Pause before it is tried again.
+pub(super) const RETRY: Duration = Duration::from_secs(15);
+/// Snapshots whose files are deleted at the same time.
+const MOST_AT_ONCE: usize = 16;
+/// The same of one namespace.
+pub(super) const MOST_OF_NAMESPACE: usize = 4;
+/// Tries in a row that the store has not answered, after which no other one begins before the pause is over.
+const MOST_UNANSWERED: usize = 4;
+/// Time within which a store carries out what was sent to it before.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+/// Reason of a file that the object store does not delete.
+const STORE_ERROR: &str = "StoreError";
+
+/// Deletions of files that are under way or wait for their turn, by UIDs of snapshots. They end with this.
+#[derive(Debug, Default)]
+pub struct Deletions {
+    tasks: Mutex<BTreeMap<String, AbortOnDropHandle<()>>>,
+    shared: Arc<Shared>,
+}
+
+/// How far the deletion of a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Its files are gone for good.
+    Done,
+    /// Its tenant is set back to it, or has nothing else of what it stored before.
+    Needed,
+    /// Its files are gone, and what was sent before may still arrive in the store.
+    MayArrive,
+}
+
+/// What these tasks share.
+#[derive(Debug)]
+struct Shared {
+    turns: Arc<Semaphore>,
+    of_namespaces: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    tries: Mutex<Tries>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            of_namespaces: Mutex::default(),
+            tries: Mutex::default(),
+        }
+    }
+}
+
+/// What is remembered of tries.
+#[derive(Debug, Default)]
+struct Tries {
+    /// When it was tried last to delete the files of a snapshot.
+    tried_at: BTreeMap<String, Instant>,
+    /// Until when nothing is done about one that could not go.
+    paused_until: BTreeMap<String, Instant>,
+    /// Since when nothing writes files of a snapshot: this process has ended what it did about it, and another one has ended before this one began.
+    ended_at: BTreeMap<String, Instant>,
+    /// Tries in a row that the store has not answered.
+    unanswered: usize,
+    /// When the last of these ended.
+    unanswered_at: Option<Instant>,
+}
+
+impl Tries {
+    /// Forgets all but these.
+    fn forget_others(&mut self, uids: &BTreeSet<String>) {
+        self.tried_at.retain(|uid, _| uids.contains(uid));
+        self.paused_until.retain(|uid, _| uids.contains(uid));
+        self.ended_at.retain(|uid, _| uids.contains(uid));
+    }
+
+    /// Those about which something may be done, first those that were not tried for the longest time.
+    fn in_turn(&self, mut snapshots: Vec<Arc<TenantSnapshot>>, now: Instant) -> Vec<Arc<TenantSnapshot>> {
+        let is_paused = |uid: &String| self.paused_until.get(uid).is_some_and(|until| *until > now);
+        snapshots.retain(|snapshot| !is_paused(&uid(snapshot)));
+        snapshots.sort_by_cached_key(|snapshot| self.tried_at.get(&uid(snapshot)).copied());
+        snapshots
+    }
+
+    /// Notes that nothing writes files of a snapshot any more.
+    fn note_ended(&mut self, uid: &str, now: Instant) {
+        self.ended_at.entry(uid.to_owned()).or_insert(now);
+    }
+
+    /// How long nothing has written files of a snapshot.
+    fn ended_for(&self, uid: &str, now: Instant) -> Duration {
+        let ended_at = self.ended_at.get(uid);
+        ended_at.map_or(Duration::ZERO, |at| now.duration_since(*at))
+    }
+
+    /// Notes how a try ended.
+    fn note(&mut self, is_answered: bool, now: Instant) {
+        self.unanswered = if is_answered {
+            0
+        } else {
+            self.unanswered.saturating_add(1)
+        };
+        self.unanswered_at = (!is_answered).then_some(now);
+    }
+
+    /// Whether the store has answered none of several tries a moment ago.
+    fn is_silent(&self, now: Instant) -> bool {
+        let is_recent = self.unanswered_at.is_some_and(|at| now.duration_since(at) < RETRY);
+        self.unanswered >= MOST_UNANSWERED && is_recent
+    }
+}
+
+impl Deletions {
+    /// Begins to delete the files of these snapshots, all that are being deleted. First those that were not tried for the longest time. Does nothing about
+    /// those that are tried now, or could not go a moment ago.
+    pub(super) fn begin(&self, context: &SnapshotsContext, snapshots: Vec<Arc<TenantSnapshot>>) {
+        self.shared.forget_others(&snapshots);
+        let mut tasks = lock(&self.tasks);
+        tasks.retain(|_, task| !task.is_finished());
+        let snapshots = lock(&self.shared.tries).in_turn(snapshots, Instant::now());
+        // It must not keep itself alive: tasks end when the others let go of the list.
+        let of_tasks = Arc::new(SnapshotsContext {
+            deletions: Arc::default(),
+            ..context.clone()
+        });
+        for snapshot in snapshots {
+            let uid = uid(&snapshot);
+            if !tasks.contains_key(&uid) {
+                let task = tokio::spawn(run(Arc::clone(&of_tasks), Arc::clone(&self.shared), snapshot));
+                tasks.insert(uid, AbortOnDropHandle::new(task));
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn forget_others(&self, snapshots: &[Arc<TenantSnapshot>]) {
+        let uids = { snapshots.iter() }.map(|snapshot| uid(snapshot)).collect();
+        lock(&self.tries).forget_others(&uids);
+        let namespaces: BTreeSet<String> = { snapshots.iter() }
+            .filter_map(|snapshot| snapshot.namespace())
+            .collect();
+        lock(&self.of_namespaces).retain(|namespace, _| namespaces.contains(namespace));
+    }
+
+    fn turns_of(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut all = lock(&self.of_namespaces);
+        let turns = all
+            .entry(namespace.to_owned())
+            .or_insert_with(|| Arc::new(Semaphore::new(MOST_OF_NAMESPACE)));
+        Arc::clone(turns)
+    }
+}
+
+fn uid(snapshot: &TenantSnapshot) -> String {
+    snapshot.uid().unwrap_or_default()
+}
+
+async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<TenantSnapshot>) {
+    // At once: it keeps another snapshot from being taken, and what it writes is deleted in any case.
+    context.runs.end(&uid(&snapshot)).await;
+    lock(&shared.tries).note_ended(&uid(&snapshot), Instant::now());
+    // Nobody closes them. That of the namespace first: those of another namespace wait for few of this one.
+    let of_namespace = shared.turns_of(&snapshot.namespace().unwrap_or_default());
+    let _of_namespace = of_namespace.acquire_owned().await;
+    let _turn = Arc::clone(&shared.turns).acquire_owned().await;
+    // It may have waited for long: somebody may have changed it meanwhile.
+    let Some(snapshot) = find_again(&context, &snapshot) else {
+        return;
+    };
+    // Those that wait need little memory.
+    let why = match tokio::time::timeout(TURN, Box::pin(clean_up(&context, &shared, &snapshot))).await {
+        Ok(Ok(Progress::Done)) => return,
+        Ok(Ok(Progress::Needed | Progress::MayArrive)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("it takes longer than {} s", TURN.as_secs())),
+    };
+    if let Some(why) = why {
+        let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
+        tracing::debug!(namespace, name, why, retry_in = ?RETRY, "a snapshot that is being deleted stays");
+    }
+    lock(&shared.tries)
+        .paused_until
+        .insert(uid(&snapshot), Instant::now() + RETRY);
+    context.queue.add_after(Key::Snapshots, RETRY);
+}
+
+/// A snapshot as the watch shows it now; none if it is gone.
+fn find_again(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Option<Arc<TenantSnapshot>> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let place = ObjectRef::new(&snapshot.name_any()).within(&namespace);
+    let found = context.stores.snapshots.get(&place);
+    found.filter(|found| found.uid() == snapshot.uid())
+}
+
+/// Deletes what is in the store of a snapshot that is being deleted, and lets the object go if that is done.
+async fn clean_up(
+    context: &SnapshotsContext,
+    shared: &Shared,
+    snapshot: &TenantSnapshot,
+) -> Result<Progress, ReconcileError> {
+    let deleted = delete_stored(context, shared, snapshot).await;
+    if !matches!(deleted, Ok(Progress::Done)) {
+        let reported = report_kept(context, snapshot, &deleted).await;
+        return deleted.and_then(|progress| reported.map(|()| progress));
+    }
+    match finalizers::remove(&context.beside(snapshot), snapshot, labels::SNAPSHOT_FINALIZER).await {
+        // The watch shows it.
+        Err(error) if is_gone_or_changed(&error) => Ok(Progress::Done),
+        removed => removed
+            .map(|()| Progress::Done)
+            .map_err(api("remove the finalizer of a TenantSnapshot")),
+    }
+}
+
+/// Says why an object is kept that somebody has deleted: it may hold up the deletion of a namespace, in which no Event can be written any more.
+async fn report_kept(
+    context: &SnapshotsContext,
+    snapshot: &TenantSnapshot,
+    deleted: &Result<Progress, ReconcileError>,
+) -> Result<(), ReconcileError> {
+    let (reason, message) = match deleted {
+        Ok(Progress::Done) => return Ok(()),
+        Ok(Progress::MayArrive) => (
+            "UploadInterrupted",
+            format!(
+                "an attempt to take the snapshot was interrupted; what it has sent to the object store may still arrive there, and is deleted once more \
+                 after {} s",
+                ARRIVES_WITHIN.as_secs()
+            ),
+        ),
+        Ok(Progress::Needed) => (
+            "Restoring",
+            format!(
+                "TenantCluster {} is set back to this snapshot, or has nothing but it of what it stored before; its file is deleted when the restore is over",
+                snapshot.spec.tenant_cluster_name
+            ),
+        ),
+        Err(error) if error.category() == STORE_ERROR => (
+            STORE_ERROR,
+            format!(
+                "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
+                labels::SNAPSHOT_FINALIZER
+            ),
+        ),
+        // The tenant may have nothing but this file. The text of the error, which the log has, may be another one each time, and is no reason to write again.
+        Err(error) => (
+            error.category(),
+            format!(
+                "the datastore does not say whether TenantCluster {} is set back to this snapshot; Berth tries again, and deletes the file only then",
+                snapshot.spec.tenant_cluster_name
+            ),
+        ),
+    };
+    let condition = ConditionUpdate::mark_true(DELETING, reason, message.clone());
+    let status = next_status(snapshot, snapshot.phase(), &condition, context.clock.now());
+    if snapshot.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    write_known(context, snapshot, &status).await?;
+    if let Err(error) = deleted {
+        // Once, and not with each try: there may be thousands of them.
+        let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
+        tracing::warn!(namespace, name, %error, "a snapshot that is being deleted stays");
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SnapshotNotDeleted".into(),
+            note: Some(message),
+            action: "DeleteSnapshot".into(),
+            secondary: None,
+        };
+        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
+    }
+    Ok(())
+}
+
+/// Deletes what is in the store of a snapshot that is being deleted, unless its tenant needs it.
+async fn delete_stored(
+    context: &SnapshotsContext,
+    shared: &Shared,
+    snapshot: &TenantSnapshot,
+) -> Result<Progress, ReconcileError> {
+    if is_being_restored(context, snapshot).await? {
+        return Ok(Progress::Needed);
+    }
+    if let Some(store) = &context.store {
+        // Before they are deleted: what arrives meanwhile may arrive too late for that.
+        let ended_for = lock(&shared.tries).ended_for(&uid(snapshot), Instant::now());
+        delete_files(store, shared, snapshot).await?;
+        if may_arrive(snapshot, ended_for) {
+            return Ok(Progress::MayArrive);
+        }
+    } else {
+        let location = snapshot.location();
+        let note = format!("Berth has no object store any more: {location} is not deleted there");
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SnapshotLeftInStore".into(),
+            note: Some(note),
+            action: "DeleteSnapshot".into(),
+            secondary: None,
+        };
+        context.recorder.publish(&event, &snapshot.object_ref(&())).await;
+    }
+    Ok(Progress::Done)
+}
+
+/// Whether something of an attempt may still arrive in the store that was not completed: it may have sent everything before it was ended, and nothing writes since
+/// `ended_for`. A file of which nobody knows would stay for ever.
+fn may_arrive(snapshot: &TenantSnapshot, ended_for: Duration) -> bool {
+    let attempts = snapshot.status.as_ref().and_then(|status| status.attempts);
+    let completed = u32::from(snapshot.phase() == SnapshotPhase::Completed);
+    attempts.unwrap_or_default() > completed && ended_for < ARRIVES_WITHIN
+}
+
+/// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause.
+async fn delete_files(store: &Store, shared: &Shared, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
+    let failed = |why: String| ReconcileError::Blocked {
+        reason: STORE_ERROR,
+        message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
+    };
+    // The same text whether this one was tried or others: it is written to the object.
+    let silence = || failed(format!("it does not answer within {} s", DELETED_WITHIN.as_secs()));
+    {
+        let (mut tries, now) = (lock(&shared.tries), Instant::now());
+        if tries.is_silent(now) {
+            return Err(silence());
+        }
+        tries.tried_at.insert(uid(snapshot), now);
+    }
+    let files = snapshot.all_locations();
+    let deleting = join_all(files.map(|location| async move { store.delete(&location).await }));
+    let deleted = tokio::time::timeout(DELETED_WITHIN, deleting).await;
+    lock(&shared.tries).note(deleted.is_ok(), Instant::now());
+    match deleted {
+        Ok(deleted) => {
+            // The first of these errors, and not that of the fastest answer: the text stays the same.
+            let deleted: Result<(), StoreError> = deleted.into_iter().collect();
+            deleted.map_err(|error| failed(error.to_string()))
+        }
+        Err(_) => Err(silence()),
+    }
+}
+
+/// Whether its tenant is set back to a snapshot now, or has nothing but this snapshot of what it stored before that.
+async fn is_being_restored(context: &SnapshotsContext, snapshot: &TenantSnapshot) -> Result<bool, ReconcileError> {
+    let of_tenant = { snapshot.status.as_ref() }.and_then(|status| status.tenant_uid.as_deref());
+    let Some(uid) = of_tenant else { return Ok(false) };
+    let tenant = TenantId::new(&snapshot.spec.tenant_cluster_name, uid);
+    let Some(stored) = context.contents.read_restore(&tenant, None).await? else {
+        return Ok(false);
+    };
+    // Of one that cannot be read nobody knows which snapshot it needs.
+    let record = RestoreRecord::parse(&stored.text);
+    Ok(record.map_or(true, |record| {
+        Some(record.snapshot_uid) == snapshot.uid() || record.saved_as == Some(snapshot.name_any())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn snapshot(uid: &str) -> Arc<TenantSnapshot> {
+        let snapshot = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
+            "metadata": {"name": uid, "namespace": "team", "uid": uid}, "spec": {"tenantClusterName": "vision"},
+        });
+        Arc::new(serde_json::from_value(snapshot).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_were_not_tried_for_the_longest_time_come_first() {
+        let (mut tries, begun) = (Tries::default(), Instant::now());
+        let in_turn = |tries: &Tries, now: Instant| -> Vec<String> {
+            let all = ["a", "b", "c", "d"].map(snapshot).to_vec();
+            let found = tries.in_turn(all, now);
+            found.iter().map(|snapshot| uid(snapshot)).collect()
+        };
+        assert_eq!(in_turn(&tries, begun), ["a", "b", "c", "d"]);
+        let second = Duration::from_secs(1);
+        for (uid, after) in [("a", 3), ("b", 1), ("d", 2)] {
+            tries.tried_at.insert(uid.into(), begun + second * after);
+        }
+        assert_eq!(in_turn(&tries, begun), ["c", "b", "d", "a"]);
+        tries.paused_until.insert("b".into(), begun + RETRY);
+        assert_eq!(in_turn(&tries, begun), ["c", "d", "a"]);
+        assert_eq!(in_turn(&tries, begun + RETRY), ["c", "b", "d", "a"]);
+        tries.note_ended("a", begun);
+        tries.note_ended("a", begun + RETRY);
+        tries.note_ended("b", begun);
+        tries.forget_others(&BTreeSet::from(["a".to_owned()]));
+        assert_eq!((tries.tried_at.len(), tries.paused_until.len()), (1, 0));
+        // Since it was noted first, and not at all if that is not known.
+        assert_eq!(tries.ended_for("a", begun + RETRY), RETRY);
+        assert_eq!(tries.ended_for("b", begun + RETRY), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_is_silent_for_a_while_after_it_has_answered_none_of_several_tries() {
+        let (mut tries, begun) = (Tries::default(), Instant::now());
+        for _ in 0..MOST_UNANSWERED {
+            assert!(!tries.is_silent(begun));
+            tries.note(false, begun);
+        }
+        assert!(tries.is_silent(begun));
+        assert!(!tries.is_silent(begun + RETRY));
+        // Only some files hang.
+        tries.note(true, begun);
+        tries.note(false, begun);
+        assert!(!tries.is_silent(begun));
+    }
+
+    #[test]
+    fn what_was_sent_before_an_attempt_was_ended_is_waited_for() {
+        let arrives = |phase: &str, attempts: Option<u32>, ended_for: u64| {
+            let mut found = TenantSnapshot::clone(&snapshot("a"));
+            found.status = serde_json::from_value(json!({"phase": phase, "attempts": attempts})).unwrap();
+            may_arrive(&found, Duration::from_secs(ended_for))
+        };
+        for phase in ["Running", "Pending", "Failed"] {
+            assert!(arrives(phase, Some(1), 29), "{phase}");
+            assert!(!arrives(phase, Some(1), 30), "{phase}");
+            assert!(!arrives(phase, None, 0), "{phase}: nothing was sent");
+        }
+        assert!(!arrives("Completed", Some(1), 0));
+        // The first one was interrupted.
+        assert!(arrives("Completed", Some(2), 29));
+        assert!(!arrives("Completed", Some(2), 30));
+    }
+}
