@@ -163,7 +163,7 @@ impl<K: Resource + Clone> Shown<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tenants;
+    use super::super::listing;
     use super::*;
     use berth_api::TenantCluster;
     use serde_json::json;
