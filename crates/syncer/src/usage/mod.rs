@@ -274,8 +274,11 @@ impl Usage {
             // Others wait at a terminal.
             tokio::task::yield_now().await;
         }
-        let kind = "PodMetricsList";
-        Ok(Metrics { kind, items, place })
+        Ok(Metrics {
+            kind: "PodMetricsList",
+            items,
+            place,
+        })
     }
 
     /// Metrics of a pod, if it is selected.
