@@ -146,12 +146,14 @@ fn validate_pods() -> Vec<Validation> {
             "oldObject != null || object.spec.?hostUsers.orValue(true) == false",
             "spec.hostUsers must be false on shared nodes",
         ),
-        when_denied(
-            policy_annotations::CACHED_IMAGES,
+        // The class of a tenant that has no shared pools any more says nothing about its pods that still end there.
+        unless_on_own_nodes(
             &format!(
-                "(({has_same_images}) || (variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
+                "(variables.sharedPools.size() > 0 && !('{}' in variables.denied)) || \
+                 ((({has_same_images}) || (variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
                  object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always'))) && \
-                 object.spec.?ephemeralContainers.orValue([]).all(c, {WAS_THERE} || c.?imagePullPolicy.orValue('') == 'Always')"
+                 object.spec.?ephemeralContainers.orValue([]).all(c, {WAS_THERE} || c.?imagePullPolicy.orValue('') == 'Always'))",
+                policy_annotations::CACHED_IMAGES
             ),
             "imagePullPolicy must be Always on shared nodes: a pod may not use images that another tenant pulled",
         ),
@@ -272,5 +274,23 @@ mod tests {
                 other.expression
             );
         }
+    }
+
+    /// Pods that end may get ephemeral containers for a day.
+    #[test]
+    fn images_are_pulled_again_where_a_tenant_has_no_shared_pools_any_more() {
+        let policy = build_policy();
+        let mut of_images = policy
+            .validations
+            .iter()
+            .map(|validation| validation.expression.as_str());
+        let of_images = of_images
+            .find(|expression| expression.contains("imagePullPolicy"))
+            .unwrap();
+        let unless = format!(
+            "!variables.mayShare || ((variables.sharedPools.size() > 0 && !('{}' in variables.denied)) || ",
+            policy_annotations::CACHED_IMAGES
+        );
+        assert!(of_images.starts_with(&unless), "{of_images}");
     }
 }

@@ -64,7 +64,8 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
     for list in CONTAINERS {
         items(spec, list).for_each(security::drop_raw_sockets);
     }
-    if !rules.cached_images {
+    // A tenant that has no shared pools any more may still have pods that end there.
+    if !rules.cached_images || rules.pools.is_empty() {
         for list in CONTAINERS {
             for container in items(spec, list) {
                 container["imagePullPolicy"] = "Always".into();
@@ -300,7 +301,7 @@ mod tests {
         let ephemeral = json!({"ephemeralContainers": [{"name": "e", "image": "a", "imagePullPolicy": "Never"}]});
         let never = json!({"containers": [{"name": "c", "image": "a", "imagePullPolicy": "Never"}]});
         for fields in [
-            ephemeral,
+            ephemeral.clone(),
             never,
             json!({"hostUsers": true}),
             json!({"schedulerName": "no-longer-listed"}),
@@ -323,6 +324,19 @@ mod tests {
                 assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["NET_RAW"]));
             }
         }
+        // It still ends on a node of a pool that the tenant has no more.
+        let cache = cache(|rules| {
+            *rules = SharedNodesPolicy {
+                cached_images: true,
+                ..SharedNodesPolicy::default()
+            }
+        });
+        let live = json!({"metadata": {"name": "p-on-host", "resourceVersion": "1", "annotations": {labels::SHARED_POOLS: "builds"}}});
+        let pods = cache.stores.host(KindId::Pod);
+        pods.written(Name::new("research", "p"), Stored::new(&live));
+        let pod = host(&cache, &ephemeral);
+        assert!(shares(&pod));
+        assert_eq!(pod["spec"]["ephemeralContainers"][0]["imagePullPolicy"], "Always");
     }
 
     #[test]
