@@ -3,6 +3,7 @@
 //!
 //! The rules are those of `berth_sync_rules::translation::device_variables`, from the same lists.
 
+use super::WAS_THERE;
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::policy_annotations;
 use berth_sync_rules::kinds::pod::DEVICE_MOUNTS;
@@ -19,14 +20,20 @@ pub(crate) fn given_variables() -> (&'static str, String) {
     cel::allowed_names_variable("deviceVariables", policy_annotations::DEVICE_VARIABLES)
 }
 
-/// No variable of the containers in a list of a pod's spec chooses devices, by its name or by a prefix for keys.
+/// No variable of the containers in a list of a pod's spec chooses devices, by its name or by a prefix for keys. Those of a container that
+/// exists cannot change, and stay if the class no longer lists them: what closes the pod must reach it.
 pub(crate) fn validate_containers(containers: &str) -> Validation {
     let no_device = cel::string_list(NO_DEVICE.iter().copied());
+    let exists = if containers == "ephemeralContainers" {
+        WAS_THERE
+    } else {
+        "oldObject != null"
+    };
     validation(
         format!(
-            "object.spec.?{containers}.orValue([]).all(c, c.?env.orValue([]).all(e, !{} || (!has(e.valueFrom) && \
+            "object.spec.?{containers}.orValue([]).all(c, {exists} || (c.?env.orValue([]).all(e, !{} || (!has(e.valueFrom) && \
              (e.?value.orValue('') == '' || (e.name != '{CUDA_VERSION}' && e.value in {no_device})))) && \
-             c.?envFrom.orValue([]).all(f, !{}))",
+             c.?envFrom.orValue([]).all(f, !{})))",
             is_denied("e.name"),
             is_completed("f.?prefix.orValue('')"),
         ),

@@ -21,6 +21,11 @@ use berth_api::{
 };
 use berth_sync_rules::kinds::pod::KUBELET_ATTRIBUTES;
 
+/// Whether the ephemeral container `c` of a pod was there before the request. One that is there cannot change, and only requests to the
+/// subresource add some: others must not cost the square of how many there are.
+const WAS_THERE: &str = "(oldObject != null && (request.?subResource.orValue('') != 'ephemeralcontainers' || \
+    oldObject.spec.?ephemeralContainers.orValue([]).exists(o, o.name == c.name)))";
+
 pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
         build_pod_policy(),
@@ -339,6 +344,26 @@ mod tests {
              (object.spec.?priorityClassName.orValue('') == '' && !variables.priorityClasses.exists(p, p.startsWith('berth-'))))"
         );
         assert!(policy.variables.contains(&cel::priority_classes_variable()));
+    }
+
+    /// Else nobody could change the labels by which policies close such a pod, or take a finalizer off.
+    #[test]
+    fn what_a_class_takes_away_refuses_no_change_of_a_pod_that_exists() {
+        let of_class = ["variables.sharedPools", "variables.deviceVariables", "variables.denied"];
+        let mut found = Vec::new();
+        for policy in build_policies() {
+            let sees_changes = { policy.resource_rules.iter() }
+                .any(|rule| rule.resources.contains(&"pods") && rule.operations.contains(&"UPDATE"));
+            for Validation { expression, .. } in policy.validations.iter().filter(|_| sees_changes) {
+                for variable in of_class.iter().filter(|variable| expression.contains(*variable)) {
+                    assert!(expression.contains("oldObject != null"), "{expression}");
+                    found.push(*variable);
+                }
+            }
+        }
+        for variable in of_class {
+            assert!(found.contains(&variable), "{variable}");
+        }
     }
 
     #[test]

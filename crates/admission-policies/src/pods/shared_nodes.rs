@@ -1,6 +1,7 @@
 //! Pods that may run on shared nodes: only in pools that their tenant may use, without devices, and without what its class
 //! denies on shared nodes.
 
+use super::WAS_THERE;
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{labels, policy_annotations};
 use berth_sync_rules::kinds::pod::GPU_RUNTIMES;
@@ -26,6 +27,16 @@ pub(crate) fn placement_variables() -> [(&'static str, String); 3] {
     ]
 }
 
+/// Whether a request leaves where a pod may run as it was. A pool may be the tenant's no longer, while its pods there still end: what
+/// closes them must reach them, and controllers must be able to take their finalizers off.
+fn is_placement_unchanged() -> String {
+    let old_terms = TERMS.replacen("object.", "oldObject.", 1);
+    format!(
+        "oldObject != null && object.spec.?nodeSelector.orValue({{}}) == oldObject.spec.?nodeSelector.orValue({{}}) && \
+         variables.terms == {old_terms}.orValue([])"
+    )
+}
+
 /// A pod selects the tenant's own nodes, or each of its affinity terms selects these or shared pools that the tenant may use.
 pub(crate) fn validate_placement() -> Validation {
     let own = format!(
@@ -40,8 +51,9 @@ pub(crate) fn validate_placement() -> Validation {
     );
     validation(
         format!(
-            "variables.ownNodesOnly || (variables.terms.size() > 0 && variables.terms.all(t, \
-             t.?matchExpressions.orValue([]).exists(e, e.operator == 'In' && (({own}) || ({shared})))))"
+            "variables.ownNodesOnly || ({}) || (variables.terms.size() > 0 && variables.terms.all(t, \
+             t.?matchExpressions.orValue([]).exists(e, e.operator == 'In' && (({own}) || ({shared})))))",
+            is_placement_unchanged()
         ),
         "spec.nodeSelector must select the label berth.dev/tenant of this tenant's own nodes, or every affinity term must select \
          shared pools that it may use",
@@ -90,7 +102,15 @@ fn names_shared_pool(term: &str) -> String {
     )
 }
 
+/// What a class says about its pods holds for those that are made from then on, and for containers that others get: nothing else of a
+/// pod can change. Otherwise nobody could change the labels by which policies close those that exist.
 fn validate_pods() -> Vec<Validation> {
+    // Only images of containers can change.
+    let images = "map(c, c.?image.orValue(''))";
+    let has_same_images = format!(
+        "oldObject != null && variables.containers.{images} == \
+         (oldObject.spec.?containers.orValue([]) + oldObject.spec.?initContainers.orValue([])).{images}"
+    );
     vec![
         validation(
             format!(
@@ -123,14 +143,18 @@ fn validate_pods() -> Vec<Validation> {
         ),
         when_denied(
             policy_annotations::HOST_USERS,
-            "object.spec.?hostUsers.orValue(true) == false",
+            "oldObject != null || object.spec.?hostUsers.orValue(true) == false",
             "spec.hostUsers must be false on shared nodes",
         ),
-        when_denied(
-            policy_annotations::CACHED_IMAGES,
-            "variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
-             object.spec.?ephemeralContainers.orValue([]).all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
-             object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always')",
+        // The class of a tenant that has no shared pools any more says nothing about its pods that still end there.
+        unless_on_own_nodes(
+            &format!(
+                "(variables.sharedPools.size() > 0 && !('{}' in variables.denied)) || \
+                 ((({has_same_images}) || (variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
+                 object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always'))) && \
+                 object.spec.?ephemeralContainers.orValue([]).all(c, {WAS_THERE} || c.?imagePullPolicy.orValue('') == 'Always'))",
+                policy_annotations::CACHED_IMAGES
+            ),
             "imagePullPolicy must be Always on shared nodes: a pod may not use images that another tenant pulled",
         ),
     ]
@@ -166,8 +190,7 @@ fn validate_security_contexts() -> Vec<Validation> {
         unless_on_own_nodes(
             &format!(
                 "request.?subResource.orValue('') != 'ephemeralcontainers' || \
-                 object.spec.?ephemeralContainers.orValue([]).all(c, (oldObject != null && \
-                 oldObject.spec.?ephemeralContainers.orValue([]).exists(o, o.name == c.name)) || {drops_raw_sockets})"
+                 object.spec.?ephemeralContainers.orValue([]).all(c, {WAS_THERE} || {drops_raw_sockets})"
             ),
             raw_sockets,
         ),
@@ -251,5 +274,23 @@ mod tests {
                 other.expression
             );
         }
+    }
+
+    /// Pods that end may get ephemeral containers for a day.
+    #[test]
+    fn images_are_pulled_again_where_a_tenant_has_no_shared_pools_any_more() {
+        let policy = build_policy();
+        let mut of_images = policy
+            .validations
+            .iter()
+            .map(|validation| validation.expression.as_str());
+        let of_images = of_images
+            .find(|expression| expression.contains("imagePullPolicy"))
+            .unwrap();
+        let unless = format!(
+            "!variables.mayShare || ((variables.sharedPools.size() > 0 && !('{}' in variables.denied)) || ",
+            policy_annotations::CACHED_IMAGES
+        );
+        assert!(of_images.starts_with(&unless), "{of_images}");
     }
 }

@@ -54,13 +54,6 @@ impl Selection {
     }
 }
 
-/// Whether a namespace can have this name. API servers check it in no path of an aggregated API, and the host's rejects any other in a
-/// selector, with an error that repeats it.
-pub fn is_namespace(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len()) && name.bytes().all(is_inner) && !name.starts_with('-') && !name.ends_with('-')
-}
-
 /// The parts of a selector, at the commas that are not between parentheses.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
@@ -137,16 +130,6 @@ mod tests {
     fn selects(labels: &str, fields: &str) -> bool {
         let of = BTreeMap::from([("app".into(), "web".into()), ("example.com/tier".into(), "a".into())]);
         Selection::parse(labels, fields).unwrap().selects("shop", "web-0", &of)
-    }
-
-    #[test]
-    fn what_the_host_rejects_in_a_selector_is_no_namespace() {
-        for good in ["a", "team-a", "0", &"a".repeat(63)] {
-            assert!(is_namespace(good), "{good}");
-        }
-        for bad in ["", "-a", "a-", "A", "a.b", "a,b", "a%20b", &"a".repeat(64)] {
-            assert!(!is_namespace(bad), "{bad}");
-        }
     }
 
     #[test]

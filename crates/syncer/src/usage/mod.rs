@@ -9,53 +9,73 @@
 //! without such an API gets a reason; the API itself is served all the same, because one that is registered and does
 //! not answer would keep namespaces from being deleted.
 //!
-//! [`berth_sync_rules::usage`] reads selectors, makes the tenant's objects and writes them as tables.
+//! - [`host_metrics`] asks the host, not each time that somebody asks here.
+//! - [`places`] limits how many long answers are made and sent at a time.
+//! - [`berth_sync_rules::usage`] reads selectors, makes the tenant's objects and writes them as tables.
+
+mod host_metrics;
+mod places;
+#[cfg(test)]
+mod tests;
 
 use crate::engine::Engine;
 use axum::{
     Json, Router,
     extract::{Query, State},
-    http::{HeaderMap, Method, StatusCode, Uri, header::ACCEPT},
+    http::{
+        HeaderMap, HeaderValue, Method, StatusCode, Uri,
+        header::{ACCEPT, RETRY_AFTER},
+    },
     response::{IntoResponse, Response},
 };
 use berth_api::labels;
 use berth_sync_rules::model::{
     Cache, KindId, json,
-    resource::{Name, Resource, host_name},
+    resource::{Name, Resource},
     store::Stored,
 };
 use berth_sync_rules::usage::{
-    selection::{Selection, is_namespace},
+    selection::Selection,
     table::{self, Include},
     translate,
 };
-use futures::{StreamExt, TryStreamExt, stream};
-use kube::{
-    Client,
-    api::{GetParams, ListParams},
-    core::Request,
-};
+use host_metrics::{HostMetrics, Measured, NODES, PODS};
+use kube::Client;
+use places::{LONG, Place, Places};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-
-/// Time that the host may take.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Nodes asked about at a time.
-const AT_A_TIME: usize = 8;
-const PODS: Resource = Resource::new("metrics.k8s.io", "v1beta1", "PodMetrics", "pods");
-const NODES: Resource = Resource::new("metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes");
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The API for one tenant, out of the metrics of `host`.
 pub(crate) fn router(engine: Arc<Engine>, host: Client) -> Router {
     Router::new()
         .fallback(answer)
-        .with_state(Arc::new(Usage { engine, host }))
+        .with_state(Arc::new(Usage::new(engine, host)))
 }
 
 struct Usage {
     engine: Arc<Engine>,
-    host: Client,
+    host: Arc<HostMetrics>,
+    places: Places,
+}
+
+/// Metrics that were asked for.
+struct Metrics {
+    /// The kind of the list; empty for a single object.
+    kind: &'static str,
+    items: Vec<Value>,
+    /// The place of a list that is long.
+    place: Option<Place>,
+}
+
+impl Metrics {
+    fn of_one(item: Value) -> Self {
+        Self {
+            kind: "",
+            items: vec![item],
+            place: None,
+        }
+    }
 }
 
 /// The parameters of a query. Others (`limit`, `timeout`, …) have no effect.
@@ -68,8 +88,11 @@ struct Options {
     include_object: Option<String>,
 }
 
+/// Seconds after which there may be a place for a long answer.
+const RETRY_SECONDS: u16 = 2;
+
 /// Why a request is not answered.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Failure {
     /// There is no such path.
     NoPath,
@@ -83,6 +106,10 @@ enum Failure {
     NotServed,
     /// The host does not answer.
     Unavailable,
+    /// What the host has is longer than what is read.
+    TooLong,
+    /// There are as many long answers as there may be.
+    Busy,
 }
 
 impl IntoResponse for Failure {
@@ -116,12 +143,31 @@ impl IntoResponse for Failure {
                 "ServiceUnavailable",
                 "the platform's metrics are not available now; try again".to_owned(),
             ),
+            Self::TooLong => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailable",
+                "the metrics of your pods are too long, with the labels of the pods: write fewer labels".to_owned(),
+            ),
+            Self::Busy => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "TooManyRequests",
+                format!(
+                    "too many long lists of metrics are read at once: try again in {RETRY_SECONDS} s, or ask for fewer objects"
+                ),
+            ),
         };
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message, "reason": reason, "code": code.as_u16(),
         });
-        (code, Json(status)).into_response()
+        let mut response = (code, Json(status)).into_response();
+        if code == StatusCode::TOO_MANY_REQUESTS {
+            // Clients of Kubernetes try again by themselves.
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
+        }
+        response
     }
 }
 
@@ -131,44 +177,54 @@ async fn answer(
     uri: Uri,
     query: Query<Options>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Failure> {
+) -> Result<Response, Failure> {
     let path: Vec<&str> = uri.path().split('/').filter(|part| !part.is_empty()).collect();
     let rest = match path.as_slice() {
-        ["apis", "metrics.k8s.io"] => return Ok(Json(api_group())),
+        ["apis", "metrics.k8s.io"] => return Ok(Json(api_group()).into_response()),
         ["apis", "metrics.k8s.io", "v1beta1", rest @ ..] => rest,
         _ => return Err(Failure::NoPath),
     };
     if rest.is_empty() {
-        return Ok(Json(resources()));
+        return Ok(Json(resources()).into_response());
     }
     let Query(options) = query;
     if method != Method::GET || matches!(options.watch.as_str(), "1" | "true") {
         return Err(Failure::Method);
     }
     let selection = Selection::parse(&options.label_selector, &options.field_selector).map_err(Failure::Query)?;
-    let (kind, items) = match rest {
-        ["pods"] => ("PodMetricsList", usage.pods("", &selection).await?),
-        ["namespaces", namespace, "pods"] => ("PodMetricsList", usage.pods(namespace, &selection).await?),
-        ["nodes"] => ("NodeMetricsList", usage.nodes(&selection).await?),
-        ["namespaces", namespace, "pods", name] => ("", vec![usage.pod(&Name::new(namespace, name)).await?]),
-        ["nodes", name] => ("", vec![usage.node(name).await?]),
+    let Metrics { kind, items, place } = match rest {
+        ["pods"] => usage.pods("", &selection).await?,
+        ["namespaces", namespace, "pods"] => usage.pods(namespace, &selection).await?,
+        ["nodes"] => usage.nodes(&selection).await?,
+        ["namespaces", namespace, "pods", name] => Metrics::of_one(usage.pod(&Name::new(namespace, name)).await?),
+        ["nodes", name] => Metrics::of_one(usage.node(name).await?),
         _ => return Err(Failure::NoPath),
     };
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    if let Some(version) = table::version_asked(accept) {
+    let whole = if let Some(version) = table::version_asked(accept) {
         let include = Include::parse(options.include_object.as_deref());
-        return Ok(Json(table::table(version, &items, include)));
-    }
-    Ok(Json(match (kind, <[Value; 1]>::try_from(items)) {
-        ("", Ok([item])) => item,
-        (kind, items) => {
-            let items = items.map_or_else(|many| many, Vec::from);
-            json!({"kind": kind, "apiVersion": translate::API_VERSION, "metadata": {}, "items": items})
+        table::table(version, &items, include)
+    } else {
+        match (kind, <[Value; 1]>::try_from(items)) {
+            ("", Ok([item])) => item,
+            (kind, items) => {
+                let items = items.map_or_else(|many| many, Vec::from);
+                json::object([
+                    ("kind", kind.into()),
+                    ("apiVersion", translate::API_VERSION.into()),
+                    ("metadata", json!({})),
+                    ("items", items.into()),
+                ])
+            }
         }
-    }))
+    };
+    Ok(match place {
+        Some(place) => place.send(whole),
+        None => Json(whole).into_response(),
+    })
 }
 
 fn api_group() -> Value {
@@ -194,76 +250,79 @@ fn is_shared(cache: &Cache, node: &Name) -> bool {
 }
 
 impl Usage {
-    /// Metrics of all pods in a namespace of the tenant; of all its pods if that is empty.
-    async fn pods(&self, namespace: &str, selection: &Selection) -> Result<Vec<Value>, Failure> {
-        let cache = self.engine.cache();
-        let mut own = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
-        if !namespace.is_empty() {
-            if !is_namespace(namespace) {
-                return Ok(Vec::new());
-            }
-            own = format!("{own},{}={namespace}", labels::TENANT_OBJECT_NAMESPACE);
+    fn new(engine: Arc<Engine>, host: Client) -> Self {
+        Self {
+            host: Arc::new(HostMetrics::new(Arc::clone(&engine), host)),
+            engine,
+            places: Places::default(),
         }
-        let path = PODS.path(&cache.tenant.workload_namespace);
-        let request = Request::new(path).list(&ListParams::default().labels(&own));
-        let list = self.ask(request).await?.ok_or(Failure::NotServed)?;
-        let (on_host, in_tenant) = (cache.stores.host(KindId::Pod), cache.stores.tenant(KindId::Pod));
-        let mut found: Vec<(Name, Value)> = json::items(&list, &["items"])
-            .iter()
-            .filter_map(|host| {
-                let name = on_host.tenant_name(json::text(host, &["metadata", "name"])?)?;
-                let pod = in_tenant.get(&name)?.object();
-                let is_meant = (namespace.is_empty() || &*name.namespace == namespace)
-                    && selection.selects(&name.namespace, &name.name, &labels_of(&pod));
-                if !is_meant {
-                    return None;
-                }
-                let metrics = translate::pod(&name, &pod, &on_host.get(&name)?.object(), host);
-                Some((name, metrics))
-            })
-            .collect();
-        found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(found.into_iter().map(|(_, metrics)| metrics).collect())
+    }
+
+    /// Metrics of all pods in a namespace of the tenant; of all its pods if that is empty.
+    async fn pods(&self, namespace: &str, selection: &Selection) -> Result<Metrics, Failure> {
+        let measured = self.host.of_pods().await?;
+        let is_meant = |name: &Name| namespace.is_empty() || &*name.namespace == namespace;
+        let from = measured.range(Name::new(namespace, "")..);
+        let asked: Vec<(&Name, &Measured)> = from.take_while(|(name, _)| is_meant(name)).collect();
+        let place = self.places.take_for(asked.len()).await?;
+        let mut items = Vec::new();
+        for part in asked.chunks(LONG) {
+            items.extend(
+                part.iter()
+                    .filter_map(|(name, host)| self.selected_pod(name, host, selection)),
+            );
+            // Others wait at a terminal.
+            tokio::task::yield_now().await;
+        }
+        Ok(Metrics {
+            kind: "PodMetricsList",
+            items,
+            place,
+        })
+    }
+
+    /// Metrics of a pod, if it is selected.
+    fn selected_pod(&self, name: &Name, host: &Measured, selection: &Selection) -> Option<Value> {
+        let stores = &self.engine.cache().stores;
+        let pod = stores.tenant(KindId::Pod).get(name)?.object();
+        if !selection.selects(&name.namespace, &name.name, &labels_of(&pod)) {
+            return None;
+        }
+        let host_pod = stores.host(KindId::Pod).get(name)?.object();
+        Some(translate::pod(name, &pod, &host_pod, &host.to_value()))
     }
 
     async fn pod(&self, name: &Name) -> Result<Value, Failure> {
-        let cache = self.engine.cache();
-        let Some(pod) = cache.stores.tenant(KindId::Pod).get(name) else {
+        if !self.engine.cache().stores.tenant(KindId::Pod).contains(name) {
             return Err(Failure::NotFound("pods", name.to_string()));
-        };
-        let no_metrics = || Failure::NotFound("pods.metrics.k8s.io", name.to_string());
-        let path = PODS.path(&cache.tenant.workload_namespace);
-        let request = Request::new(path).get(&host_name(KindId::Pod, name), &GetParams::default());
-        match self.ask(request).await? {
-            Some(host) => {
-                // It may be gone by now.
-                let host_pod = cache.stores.host(KindId::Pod).get(name).ok_or_else(no_metrics)?;
-                Ok(translate::pod(name, &pod.object(), &host_pod.object(), &host))
-            }
-            None => Err(no_metrics()),
         }
+        let measured = self.host.of_pods().await?;
+        let host = measured.get(name);
+        // It may be gone by now.
+        let metrics = host.and_then(|host| self.selected_pod(name, host, &Selection::default()));
+        metrics.ok_or_else(|| Failure::NotFound("pods.metrics.k8s.io", name.to_string()))
     }
 
-    /// Metrics of the tenant's nodes. Each is requested by its name, because the syncer may read only these names.
-    async fn nodes(&self, selection: &Selection) -> Result<Vec<Value>, Failure> {
+    /// Metrics of the tenant's nodes.
+    async fn nodes(&self, selection: &Selection) -> Result<Metrics, Failure> {
         let cache = self.engine.cache();
         let mut names = cache.stores.host(KindId::Node).names();
+        names.retain(|name| !is_shared(cache, name));
         names.sort();
-        let selected = names
-            .into_iter()
-            .filter(|name| !is_shared(cache, name))
-            .filter_map(|name| {
-                let node = cache.stores.tenant(KindId::Node).get(&name)?.object();
-                selection
-                    .selects("", &name.name, &labels_of(&node))
-                    .then_some((name, node))
-            });
-        let asked = selected.map(|(name, node)| async move {
-            let host = self.ask(node_request(&name.name)).await?;
-            Ok::<_, Failure>(host.map(|host| translate::node(&name, &node, &host)))
+        let asked = names.iter().map(|name| Arc::clone(&name.name)).collect();
+        let measured = self.host.of_nodes(asked).await?;
+        let place = self.places.take_for(names.len()).await?;
+        let found = names.iter().zip(measured).filter_map(|(name, measured)| {
+            let measured = measured?;
+            let node = cache.stores.tenant(KindId::Node).get(name)?.object();
+            let is_meant = selection.selects("", &name.name, &labels_of(&node));
+            is_meant.then(|| translate::node(name, &node, &measured.to_value()))
         });
-        let found: Vec<Option<Value>> = stream::iter(asked).buffered(AT_A_TIME).try_collect().await?;
-        Ok(found.into_iter().flatten().collect())
+        Ok(Metrics {
+            kind: "NodeMetricsList",
+            items: found.collect(),
+            place,
+        })
     }
 
     async fn node(&self, name: &str) -> Result<Value, Failure> {
@@ -275,40 +334,14 @@ impl Usage {
         let Some(node) = of_tenant(cache.stores.tenant(KindId::Node).get(&name)) else {
             return Err(Failure::NotFound("nodes", name.to_string()));
         };
-        match self.ask(node_request(&name.name)).await? {
-            Some(host) => Ok(translate::node(&name, &node.object(), &host)),
+        let measured = self.host.of_nodes(vec![Arc::clone(&name.name)]).await?;
+        match measured.into_iter().flatten().next() {
+            Some(measured) => Ok(translate::node(&name, &node.object(), &measured.to_value())),
             None => Err(Failure::NotFound("nodes.metrics.k8s.io", name.to_string())),
         }
     }
-
-    /// Reads from the host; `None` if it has no metrics of the object.
-    async fn ask(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<Option<Value>, Failure> {
-        let request = request.map_err(|_| Failure::NoPath)?;
-        let answered = tokio::time::timeout(TIME_LIMIT, self.host.request::<Value>(request)).await;
-        match answered {
-            Ok(Ok(value)) => Ok(Some(value)),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                // An API server names the object that it does not find, but not a path.
-                let names_it = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
-                if names_it { Ok(None) } else { Err(Failure::NotServed) }
-            }
-            Ok(Err(error)) => {
-                // Each request of a tenant may cause one.
-                tracing::debug!(%error, "the host gives no metrics");
-                Err(Failure::Unavailable)
-            }
-            Err(_) => Err(Failure::Unavailable),
-        }
-    }
 }
 
-fn node_request(name: &str) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
-    Request::new(NODES.path("")).get(name, &GetParams::default())
-}
-
-fn labels_of(object: &Value) -> std::collections::BTreeMap<String, String> {
+fn labels_of(object: &Value) -> BTreeMap<String, String> {
     json::strings(object, &["metadata", "labels"])
 }

@@ -165,6 +165,7 @@ pub(super) async fn pods(credential: &StolenCredential, admin: &Client) {
     let marked = with(&credential.pod(&json!({})), &marked);
     credential.expect_denied("berth.dev/shared-nodes", &marked).await;
     ephemeral_containers(credential, admin).await;
+    pods_from_before(credential, admin).await;
 }
 
 /// Containers that are added to a running pod have no raw sockets either.
@@ -213,6 +214,47 @@ async fn ephemeral_containers(credential: &StolenCredential, admin: &Client) {
     expect_denied("capabilities.drop", second(&json!({"securityContext": null})).await);
     second(&json!({})).await.unwrap();
     pods.delete("shared", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+/// A pod keeps what its class allowed when it was created: labels, by which policies close it, must still reach it. Nothing that comes into
+/// it later has an exception.
+async fn pods_from_before(credential: &StolenCredential, admin: &Client) {
+    let variable = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    let mut spec = terms(&[term(labels::SHARED_POOL, "In", &["policies-other"])]);
+    spec["hostUsers"] = true.into();
+    spec["containers"] = json!([container(
+        "c",
+        &json!({"imagePullPolicy": "IfNotPresent", "env": variable})
+    )]);
+    let before = json!({"metadata": {"name": "before", "labels": {"pod.berth.dev/app": "a"}}});
+    let before = with(&pod(credential, &spec), &before);
+    let before: Pod = serde_json::from_value(before).unwrap();
+    let as_admin: Api<Pod> = Api::namespaced(admin.clone(), &credential.namespace);
+    as_admin.create(&PostParams::default(), &before).await.unwrap();
+
+    let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    let relabeled = json!({"metadata": {"labels": {"pod.berth.dev/app": null}}});
+    pods.patch("before", &PatchParams::default(), &Patch::Merge(&relabeled))
+        .await
+        .unwrap();
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let other_image = json!({"spec": {"containers": [{"name": "c", "image": "of-another-tenant"}]}});
+    let patched = pods.patch("before", &dry_run, &Patch::Strategic(&other_image)).await;
+    expect_denied("imagePullPolicy", patched);
+    let debug = async |more: &Value| {
+        let patch = json!({"spec": {"ephemeralContainers": [container("d", more)]}});
+        pods.patch_subresource("ephemeralcontainers", "before", &dry_run, &Patch::Merge(&patch))
+            .await
+    };
+    expect_denied("imagePullPolicy", debug(&json!({"imagePullPolicy": "Never"})).await);
+    expect_denied("choose devices", debug(&json!({"env": variable})).await);
+    debug(&json!({})).await.unwrap();
+    pods.delete("before", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }

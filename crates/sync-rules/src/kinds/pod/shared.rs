@@ -10,7 +10,8 @@
 //! | capabilities | every container drops `NET_RAW`, with which it could send packets as another tenant's pod |
 //! | priority | as elsewhere, but such pods never preempt: the victims could be others'. New pods of a PodGroup that preempts stay on own nodes |
 //!
-//! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
+//! A pod that exists on the host keeps what it was created with, even if the tenant's pools or the rules of its class change, and whatever ephemeral
+//! containers it gets: these follow the rules of its nodes. Without its label the host would refuse every change of it, also what closes it.
 
 use super::{
     placement,
@@ -29,18 +30,24 @@ pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
 pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
     let rules = &cache.tenant.policy.shared_nodes;
     let pools = pools(cache, name, rules);
-    if pools.is_empty() || placement::mode(cache, source) != SchedulingMode::Host || !may_share(source, spec, rules) {
-        return Vec::new();
-    }
     let is_new = !cache.stores.host(KindId::Pod).contains(name);
-    if is_new && group_preempts(cache, name, source) == Some(true) {
+    let stays_on_own_nodes = || {
+        placement::mode(cache, source) != SchedulingMode::Host
+            || !may_share(source, spec, rules)
+            || group_preempts(cache, name, source) == Some(true)
+    };
+    if pools.is_empty() || is_new && stays_on_own_nodes() {
         return Vec::new();
     }
-    let Some(terms) = terms(&cache.tenant.slug, &pools, spec) else {
-        return Vec::new();
-    };
-    let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
-    json::set(affinity, &NODE_TERMS, terms);
+    match terms(&cache.tenant.slug, &pools, spec) {
+        Some(terms) => {
+            let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
+            json::set(affinity, &NODE_TERMS, terms);
+        }
+        None if is_new => return Vec::new(),
+        // Where it may run cannot change any more.
+        None => {}
+    }
     if let Some(selector) = spec.get_mut("nodeSelector").and_then(Value::as_object_mut) {
         selector.remove(labels::TENANT);
         if selector.is_empty() {
@@ -57,7 +64,8 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
     for list in CONTAINERS {
         items(spec, list).for_each(security::drop_raw_sockets);
     }
-    if !rules.cached_images {
+    // A tenant that has no shared pools any more may still have pods that end there.
+    if !rules.cached_images || rules.pools.is_empty() {
         for list in CONTAINERS {
             for container in items(spec, list) {
                 container["imagePullPolicy"] = "Always".into();
@@ -286,6 +294,49 @@ mod tests {
         let cached = host(&cache(|rules| rules.cached_images = true), &never);
         assert!(shares(&cached));
         assert_eq!(cached["spec"]["containers"][0]["imagePullPolicy"], "Never");
+    }
+
+    #[test]
+    fn a_pod_that_exists_keeps_its_pools_whatever_it_gets_and_the_class_says() {
+        let ephemeral = json!({"ephemeralContainers": [{"name": "e", "image": "a", "imagePullPolicy": "Never"}]});
+        let never = json!({"containers": [{"name": "c", "image": "a", "imagePullPolicy": "Never"}]});
+        for fields in [
+            ephemeral.clone(),
+            never,
+            json!({"hostUsers": true}),
+            json!({"schedulerName": "no-longer-listed"}),
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}}),
+        ] {
+            let cache = cache(|rules| rules.user_namespaces = true);
+            assert!(!shares(&host(&cache, &fields)), "{fields}");
+            let live = json!({"metadata": {"name": "p-on-host", "resourceVersion": "1", "annotations": {labels::SHARED_POOLS: "builds"}}});
+            let pods = cache.stores.host(KindId::Pod);
+            pods.written(Name::new("research", "p"), Stored::new(&live));
+            let pod = host(&cache, &fields);
+            assert!(shares(&pod), "{fields}");
+            assert_eq!(
+                pod["metadata"]["annotations"][labels::SHARED_POOLS],
+                "builds",
+                "{fields}"
+            );
+            for container in json::items(&pod, &["spec", "ephemeralContainers"]) {
+                assert_eq!(container["imagePullPolicy"], "Always");
+                assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["NET_RAW"]));
+            }
+        }
+        // It still ends on a node of a pool that the tenant has no more.
+        let cache = cache(|rules| {
+            *rules = SharedNodesPolicy {
+                cached_images: true,
+                ..SharedNodesPolicy::default()
+            }
+        });
+        let live = json!({"metadata": {"name": "p-on-host", "resourceVersion": "1", "annotations": {labels::SHARED_POOLS: "builds"}}});
+        let pods = cache.stores.host(KindId::Pod);
+        pods.written(Name::new("research", "p"), Stored::new(&live));
+        let pod = host(&cache, &ephemeral);
+        assert!(shares(&pod));
+        assert_eq!(pod["spec"]["ephemeralContainers"][0]["imagePullPolicy"], "Always");
     }
 
     #[test]
