@@ -174,6 +174,14 @@ async fn lists_have_the_pods_of_a_namespace() {
         "containers": [{"name": "c", "usage": {"cpu": "100m", "memory": "8Mi"}}],
     });
     assert_eq!(pod, expected);
+    for other in [
+        "namespaces//pods",
+        "namespaces/team//pods",
+        "namespaces/team/pods//p00001",
+        "/pods",
+    ] {
+        assert_eq!(world.get(other).await.unwrap_err(), Failure::NoPath, "{other}");
+    }
     let none = world.get("namespaces/team/pods/none").await.unwrap_err();
     assert_eq!(none, Failure::NotFound("pods", "team/none".into()));
 }
