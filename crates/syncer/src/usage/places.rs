@@ -105,11 +105,13 @@ impl Places {
             from: 0,
             _room: room.map_err(|_| Failure::Busy)?,
         })));
-        let late = Arc::clone(&unsent);
+        let late = Arc::downgrade(&unsent);
         // Nobody asks for the next part while a client does not read.
         let timer = tokio::spawn(async move {
             sleep(TIME_TO_READ).await;
-            *lock(&late) = None;
+            if let Some(unsent) = late.upgrade() {
+                *lock(&unsent) = None;
+            }
         });
         let parts = stream::unfold((unsent, AbortOnDropHandle::new(timer)), |state| async move {
             let part = match &mut *lock(&state.0) {
