@@ -127,6 +127,9 @@ struct OfNodes {
     failed: Option<(Instant, Failure)>,
 }
 
+/// The name of a node, and what the host says of it; none if it has no metrics of it.
+type AboutNode = (Arc<str>, Option<Arc<Measured>>);
+
 /// The last answer about a node; none if the host has no metrics of it.
 struct OfNode {
     until: Instant,
@@ -238,7 +241,7 @@ impl HostMetrics {
         Ok(of_tenant.collect())
     }
 
-    async fn ask_about_nodes(&self, names: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, Option<Arc<Measured>>)>, Failure> {
+    async fn ask_about_nodes(&self, names: Vec<Arc<str>>) -> Result<Vec<AboutNode>, Failure> {
         let asked = names.into_iter().map(|name| async move {
             let request = Request::new(NODES.path("")).get(&name, &GetParams::default());
             let measured: Option<Measured> = self.ask(request, LONGEST_OF_NODE).await?;

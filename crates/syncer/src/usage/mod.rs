@@ -10,7 +10,7 @@
 //! not answer would keep namespaces from being deleted.
 //!
 //! - [`host_metrics`] asks the host, not each time that somebody asks here.
-//! - [`places`] limits how many long answers are made and sent at a time.
+//! - [`places`] limits how many long answers are made and sent at a time, and for how long.
 //! - [`berth_sync_rules::usage`] reads selectors, makes the tenant's objects and writes them as tables.
 
 mod host_metrics;
@@ -29,6 +29,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_api::labels;
+use berth_runtime::tree::Tree;
 use berth_sync_rules::model::{
     Cache, KindId, json,
     resource::{Name, Resource},
@@ -39,9 +40,9 @@ use berth_sync_rules::usage::{
     table::{self, Include},
     translate,
 };
-use host_metrics::{HostMetrics, Measured, NODES, PODS};
+use host_metrics::{HostMetrics, Measured, NODES, OfPods, PODS};
 use kube::Client;
-use places::{LONG, Place, Places};
+use places::{FEW, Places, Turn};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -64,8 +65,8 @@ struct Metrics {
     /// The kind of the list; empty for a single object.
     kind: &'static str,
     items: Vec<Value>,
-    /// The place of a list that is long.
-    place: Option<Place>,
+    /// The turn of one that takes long to make.
+    turn: Option<Turn>,
 }
 
 impl Metrics {
@@ -73,8 +74,33 @@ impl Metrics {
         Self {
             kind: "",
             items: vec![item],
-            place: None,
+            turn: None,
         }
+    }
+}
+
+/// Memory of a list. That of 15,000 pods with a dozen labels takes half of it.
+const MOST_MEMORY: u64 = 256 << 20;
+
+/// The objects of a list, while it is made.
+#[derive(Default)]
+struct Items {
+    items: Vec<Value>,
+    memory: u64,
+}
+
+impl Items {
+    /// Adds one.
+    ///
+    /// # Errors
+    /// All together take too much memory. They have the labels that the tenant gives them, which nothing else limits.
+    fn push(&mut self, item: Value) -> Result<(), Failure> {
+        self.memory += Tree::bytes_of(&item);
+        if self.memory > MOST_MEMORY {
+            return Err(Failure::TooLong);
+        }
+        self.items.push(item);
+        Ok(())
     }
 }
 
@@ -84,8 +110,16 @@ impl Metrics {
 struct Options {
     label_selector: String,
     field_selector: String,
-    watch: String,
+    watch: Option<String>,
     include_object: Option<String>,
+}
+
+impl Options {
+    /// Whether it is a watch to an API server, which gives such a request no time limit.
+    fn is_watch(&self) -> bool {
+        let value = self.watch.as_deref();
+        value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
+    }
 }
 
 /// Seconds after which there may be a place for a long answer.
@@ -106,7 +140,7 @@ enum Failure {
     NotServed,
     /// The host does not answer.
     Unavailable,
-    /// What the host has is longer than what is read.
+    /// What the host has is longer than what is read, or the answer would be longer than what is sent.
     TooLong,
     /// There are as many long answers as there may be.
     Busy,
@@ -146,7 +180,9 @@ impl IntoResponse for Failure {
             Self::TooLong => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailable",
-                "the metrics of your pods are too long, with the labels of the pods: write fewer labels".to_owned(),
+                "the metrics are too long, with the labels of your pods or nodes: ask for those of one namespace, or \
+                 write fewer labels"
+                    .to_owned(),
             ),
             Self::Busy => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -178,6 +214,10 @@ async fn answer(
     query: Query<Options>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    // An API server keeps empty parts, and has checked the user's rights for something else.
+    if uri.path().contains("//") {
+        return Err(Failure::NoPath);
+    }
     let path: Vec<&str> = uri.path().split('/').filter(|part| !part.is_empty()).collect();
     let rest = match path.as_slice() {
         ["apis", "metrics.k8s.io"] => return Ok(Json(api_group()).into_response()),
@@ -188,11 +228,11 @@ async fn answer(
         return Ok(Json(resources()).into_response());
     }
     let Query(options) = query;
-    if method != Method::GET || matches!(options.watch.as_str(), "1" | "true") {
+    if method != Method::GET || options.is_watch() {
         return Err(Failure::Method);
     }
     let selection = Selection::parse(&options.label_selector, &options.field_selector).map_err(Failure::Query)?;
-    let Metrics { kind, items, place } = match rest {
+    let Metrics { kind, items, turn } = match rest {
         ["pods"] => usage.pods("", &selection).await?,
         ["namespaces", namespace, "pods"] => usage.pods(namespace, &selection).await?,
         ["nodes"] => usage.nodes(&selection).await?,
@@ -221,10 +261,7 @@ async fn answer(
             }
         }
     };
-    Ok(match place {
-        Some(place) => place.send(whole),
-        None => Json(whole).into_response(),
-    })
+    usage.places.send(whole, turn)
 }
 
 fn api_group() -> Value {
@@ -261,23 +298,24 @@ impl Usage {
     /// Metrics of all pods in a namespace of the tenant; of all its pods if that is empty.
     async fn pods(&self, namespace: &str, selection: &Selection) -> Result<Metrics, Failure> {
         let measured = self.host.of_pods().await?;
-        let is_meant = |name: &Name| namespace.is_empty() || &*name.namespace == namespace;
-        let from = measured.range(Name::new(namespace, "")..);
-        let asked: Vec<(&Name, &Measured)> = from.take_while(|(name, _)| is_meant(name)).collect();
-        let place = self.places.take_for(asked.len()).await?;
-        let mut items = Vec::new();
-        for part in asked.chunks(LONG) {
-            items.extend(
-                part.iter()
-                    .filter_map(|(name, host)| self.selected_pod(name, host, selection)),
-            );
-            // Others wait at a terminal.
-            tokio::task::yield_now().await;
+        let turn = self.places.turn_for(of_namespace(&measured, namespace).count()).await?;
+        let asked: Vec<(&Name, &Measured)> = of_namespace(&measured, namespace).collect();
+        let mut all = Items::default();
+        for (number, part) in asked.chunks(FEW).enumerate() {
+            if number > 0 {
+                // Others wait at a terminal.
+                tokio::task::yield_now().await;
+            }
+            for (name, host) in part {
+                if let Some(pod) = self.selected_pod(name, host, selection) {
+                    all.push(pod)?;
+                }
+            }
         }
         Ok(Metrics {
             kind: "PodMetricsList",
-            items,
-            place,
+            items: all.items,
+            turn,
         })
     }
 
@@ -311,17 +349,22 @@ impl Usage {
         names.sort();
         let asked = names.iter().map(|name| Arc::clone(&name.name)).collect();
         let measured = self.host.of_nodes(asked).await?;
-        let place = self.places.take_for(names.len()).await?;
-        let found = names.iter().zip(measured).filter_map(|(name, measured)| {
-            let measured = measured?;
-            let node = cache.stores.tenant(KindId::Node).get(name)?.object();
-            let is_meant = selection.selects("", &name.name, &labels_of(&node));
-            is_meant.then(|| translate::node(name, &node, &measured.to_value()))
-        });
+        let turn = self.places.turn_for(names.len()).await?;
+        let mut all = Items::default();
+        for (name, measured) in names.iter().zip(measured) {
+            let known = measured.zip(cache.stores.tenant(KindId::Node).get(name));
+            let Some((measured, node)) = known else {
+                continue;
+            };
+            let node = node.object();
+            if selection.selects("", &name.name, &labels_of(&node)) {
+                all.push(translate::node(name, &node, &measured.to_value()))?;
+            }
+        }
         Ok(Metrics {
             kind: "NodeMetricsList",
-            items: found.collect(),
-            place,
+            items: all.items,
+            turn,
         })
     }
 
@@ -340,6 +383,12 @@ impl Usage {
             None => Err(Failure::NotFound("nodes.metrics.k8s.io", name.to_string())),
         }
     }
+}
+
+/// What is measured of the pods of a namespace; of all if that is empty.
+fn of_namespace<'a>(pods: &'a OfPods, namespace: &'a str) -> impl Iterator<Item = (&'a Name, &'a Measured)> {
+    let from = pods.range(Name::new(namespace, "")..);
+    from.take_while(move |(name, _)| namespace.is_empty() || &*name.namespace == namespace)
 }
 
 fn labels_of(object: &Value) -> BTreeMap<String, String> {

@@ -1,9 +1,10 @@
-use super::{places::SENT_AT_A_TIME, *};
+use super::{places::TIME_TO_READ, *};
 use crate::engine::test_engine::{engine_of, tenant};
-use axum::body::to_bytes;
+use axum::body::{Body as AnswerBody, Bytes, to_bytes};
 use berth_api::SyncPolicy;
 use berth_runtime::locks::lock;
 use berth_sync_rules::model::resource::Side;
+use futures::StreamExt;
 use http::Request;
 use kube::client::Body;
 use std::{convert::Infallible, sync::Mutex, time::Duration};
@@ -31,6 +32,11 @@ struct World {
 impl World {
     /// A tenant with so many pods in the namespace `team`, one in `other`, and so many nodes.
     fn new(pods: usize, nodes: usize) -> Self {
+        Self::with_labels(pods, nodes, &json!({"app": "a"}))
+    }
+
+    /// The same; all have these labels.
+    fn with_labels(pods: usize, nodes: usize, labels: &Value) -> Self {
         let mut tenant = tenant(SyncPolicy::default());
         tenant.host_limits.bytes = 64 << 20;
         let engine = engine_of(tenant);
@@ -39,25 +45,16 @@ impl World {
             .collect();
         for name in &pods {
             for side in [Side::Tenant, Side::Host] {
-                put(
-                    &engine,
-                    side,
-                    KindId::Pod,
-                    name,
-                    &json!({"spec": {"containers": [{"name": "c"}]}}),
-                );
+                let pod = json!({"spec": {"containers": [{"name": "c"}]}, "metadata": {"labels": labels}});
+                put(&engine, side, KindId::Pod, name, pod);
             }
         }
         for number in 0..nodes {
             let name = Name::new("", &format!("n{number}"));
-            put(&engine, Side::Tenant, KindId::Node, &name, &json!({}));
-            put(
-                &engine,
-                Side::Host,
-                KindId::Node,
-                &name,
-                &json!({"spec": {"nodeName": "n"}}),
-            );
+            let node = json!({"metadata": {"labels": labels}});
+            put(&engine, Side::Tenant, KindId::Node, &name, node);
+            let published = json!({"spec": {"nodeName": "n"}});
+            put(&engine, Side::Host, KindId::Node, &name, published);
         }
         let (asked, host) = (Arc::default(), Arc::new(Mutex::new(Host::Measures)));
         let client = client(&pods, &asked, &host);
@@ -65,10 +62,24 @@ impl World {
         Self { usage, asked, host }
     }
 
+    /// The answer to a request, whose path may have a query.
     async fn get(&self, path: &str) -> Result<Response, Failure> {
-        let uri = format!("/apis/metrics.k8s.io/v1beta1/{path}").parse().unwrap();
+        let uri: Uri = format!("/apis/metrics.k8s.io/v1beta1/{path}").parse().unwrap();
+        let query = Query::try_from_uri(&uri).unwrap();
         let state = State(Arc::clone(&self.usage));
-        answer(state, Method::GET, uri, Query(Options::default()), HeaderMap::new()).await
+        answer(state, Method::GET, uri, query, HeaderMap::new()).await
+    }
+
+    /// Asks for long answers that nobody reads until there is no room for one more.
+    async fn fill(&self) -> (Vec<AnswerBody>, Failure) {
+        let mut unread = Vec::new();
+        loop {
+            match self.get("pods").await {
+                Ok(response) => unread.push(response.into_body()),
+                Err(refused) => return (unread, refused),
+            }
+            assert!(unread.len() < 100, "there is room without an end");
+        }
     }
 
     /// The names in an answer.
@@ -89,12 +100,13 @@ impl World {
     }
 }
 
-fn put(engine: &Engine, side: Side, id: KindId, name: &Name, object: &Value) {
-    let mut object = object.clone();
-    object["metadata"] =
-        json!({"name": &*name.name, "namespace": &*name.namespace, "uid": "u", "labels": {"app": "a"}});
-    if side == Side::Host {
-        object["metadata"]["name"] = host_name_of(name).into();
+fn put(engine: &Engine, side: Side, id: KindId, name: &Name, mut object: Value) {
+    let own_name = match side {
+        Side::Tenant => name.name.to_string(),
+        Side::Host => host_name_of(name),
+    };
+    for (field, value) in [("name", &*own_name), ("namespace", &*name.namespace), ("uid", "u")] {
+        object["metadata"][field] = value.into();
     }
     engine
         .cache()
@@ -162,6 +174,14 @@ async fn lists_have_the_pods_of_a_namespace() {
         "containers": [{"name": "c", "usage": {"cpu": "100m", "memory": "8Mi"}}],
     });
     assert_eq!(pod, expected);
+    for other in [
+        "namespaces//pods",
+        "namespaces/team//pods",
+        "namespaces/team/pods//p00001",
+        "/pods",
+    ] {
+        assert_eq!(world.get(other).await.unwrap_err(), Failure::NoPath, "{other}");
+    }
     let none = world.get("namespaces/team/pods/none").await.unwrap_err();
     assert_eq!(none, Failure::NotFound("pods", "team/none".into()));
 }
@@ -240,29 +260,92 @@ async fn an_answer_without_an_end_is_not_read() {
     }
 }
 
+/// Labels with which 300 pods have a long answer.
+fn large_labels() -> Value {
+    json!({"large": "a".repeat(10 << 10)})
+}
+
+async fn read(body: AnswerBody) -> Vec<Value> {
+    let list: Value = serde_json::from_slice(&to_bytes(body, usize::MAX).await.unwrap()).unwrap();
+    json::items(&list, &["items"]).to_vec()
+}
+
 #[tokio::test(start_paused = true)]
-async fn long_answers_that_nobody_reads_are_few_and_short_ones_wait_for_none() {
-    let world = World::new(1000, 0);
-    let mut unread = Vec::new();
-    for _ in 0..SENT_AT_A_TIME {
-        unread.push(world.get("pods").await.unwrap());
-    }
-    let start = Instant::now();
-    let refused = world.get("pods").await.unwrap_err();
+async fn long_answers_that_nobody_reads_have_little_room_and_short_ones_wait_for_none() {
+    let world = World::with_labels(300, 0, &large_labels());
+    let (mut unread, refused) = world.fill().await;
     assert_eq!(refused, Failure::Busy);
-    assert!(start.elapsed() < Duration::from_secs(8));
+    assert!((15..25).contains(&unread.len()), "{}", unread.len());
     let response = refused.into_response();
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(response.headers()[RETRY_AFTER], "2");
+    // Few pods, in a small or in a large namespace, as autoscalers ask for them.
     assert_eq!(world.names("namespaces/other/pods").await, ["p"]);
+    let selected = world.names("namespaces/team/pods?fieldSelector=metadata.name%3Dp00001");
+    assert_eq!(selected.await, ["p00001"]);
     world.get("namespaces/team/pods/p00001").await.unwrap();
-    // It has been read to its end.
-    let read = unread.pop().unwrap();
-    assert_eq!(read.headers()[axum::http::header::CONTENT_TYPE], "application/json");
-    let list: Value = serde_json::from_slice(&to_bytes(read.into_body(), usize::MAX).await.unwrap()).unwrap();
-    assert_eq!(json::items(&list, &["items"]).len(), 1001);
+    // One is read to its end, and the client of the next one goes away.
+    assert_eq!(read(unread.pop().unwrap()).await.len(), 301);
+    drop(world.get("pods").await.unwrap());
     let next = world.get("pods").await.unwrap();
-    // One that is not read to its end, and whose client goes away.
-    drop(next);
-    assert_eq!(world.names("pods").await.len(), 1001);
+    assert_eq!(next.headers()[axum::http::header::CONTENT_TYPE], "application/json");
+    assert_eq!(read(next.into_body()).await.len(), 301);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_slowly_keeps_no_room_for_ever() {
+    let world = World::with_labels(300, 0, &large_labels());
+    let (mut unread, refused) = world.fill().await;
+    assert_eq!(refused, Failure::Busy);
+    tokio::time::sleep(TIME_TO_READ + Duration::from_secs(1)).await;
+    assert_eq!(read(world.get("pods").await.unwrap().into_body()).await.len(), 301);
+    // What is left must not look like the end of the answer.
+    let late = to_bytes(unread.pop().unwrap(), usize::MAX).await;
+    assert!(late.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_is_not_read_keeps_no_other_part_in_memory() {
+    let world = World::with_labels(300, 0, &large_labels());
+    let mut parts = world.get("pods").await.unwrap().into_body().into_data_stream();
+    let first: Bytes = parts.next().await.unwrap().unwrap();
+    assert!(first.is_unique() && first.len() <= 64 << 10, "{}", first.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_about_many_objects_are_made_one_at_a_time() {
+    let world = World::new(200, 0);
+    let turn = world.usage.places.turn_for(101).await.unwrap();
+    let start = Instant::now();
+    assert_eq!(world.get("pods").await.unwrap_err(), Failure::Busy);
+    assert!(start.elapsed() < Duration::from_secs(8));
+    assert_eq!(world.names("namespaces/other/pods").await, ["p"]);
+    drop(turn);
+    assert_eq!(world.names("pods").await.len(), 201);
+}
+
+#[test]
+fn answers_without_an_end_are_not_made() {
+    let mut items = Items::default();
+    // Counted as a list of large objects is.
+    let large = Value::Array(vec![Value::Null; 1 << 20]);
+    items.push(large.clone()).unwrap();
+    assert_eq!(items.push(large).unwrap_err(), Failure::TooLong);
+    let long = Value::from("a".repeat(65 << 20));
+    assert_eq!(Places::default().send(long, None).unwrap_err(), Failure::TooLong);
+}
+
+/// The tenant's API server gives them no time limit.
+#[tokio::test(start_paused = true)]
+async fn whatever_an_api_server_takes_for_a_watch_is_not_answered() {
+    let world = World::new(1, 1);
+    for watch in ["1", "true", "True", "yes", "", "t"] {
+        for path in ["pods", "namespaces/team/pods", "nodes"] {
+            let refused = world.get(&format!("{path}?watch={watch}")).await.unwrap_err();
+            assert_eq!(refused, Failure::Method, "{path} {watch:?}");
+        }
+    }
+    for list in ["0", "false", "False"] {
+        assert_eq!(world.names(&format!("pods?watch={list}")).await.len(), 2, "{list}");
+    }
 }

@@ -229,6 +229,8 @@ async fn pods_from_before(credential: &StolenCredential, admin: &Client) {
         &json!({"imagePullPolicy": "IfNotPresent", "env": variable})
     )]);
     let before = json!({"metadata": {"name": "before", "labels": {"pod.berth.dev/app": "a"}}});
+    // A pod that waits for a node of another pool, or is on one, would be deleted by Berth.
+    spec["nodeName"] = "gone".into();
     let before = with(&pod(credential, &spec), &before);
     let before: Pod = serde_json::from_value(before).unwrap();
     let as_admin: Api<Pod> = Api::namespaced(admin.clone(), &credential.namespace);

@@ -1,12 +1,13 @@
 //! Deletes the files of snapshots that are being deleted, and lets their objects go.
 //!
 //! Each is a task of its own, as the object store may answer late or never, and may do so for some files only. No pass waits for it. Some are deleted at the
-//! same time, and few of one namespace: who deletes thousands does not keep others from their turn. Once the store has answered none of several, those that
-//! wait for their turn are not tried before a pause is over. So each object says soon why it stays, however many there are.
+//! same time, and few of one namespace: who deletes thousands does not keep others from their turn. Once several in a row have failed, those that wait for their
+//! turn are not tried before a pause is over. So each object says soon why it stays, and the store is not asked all the time, however many there are.
 
 use super::{
     begin::{is_gone_or_changed, next_status},
     context::SnapshotsContext,
+    tries::{DELETED_WITHIN, Failure, RETRY, Tries, uid},
     write_known,
 };
 use crate::{
@@ -39,18 +40,12 @@ use std::{
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Time for the deletion of the files of one snapshot.
-pub(super) const DELETED_WITHIN: Duration = Duration::from_secs(20);
 /// Time for all that is done in a turn: the host may not answer either.
 pub(super) const TURN: Duration = Duration::from_secs(100);
-/// Pause before it is tried again.
-pub(super) const RETRY: Duration = Duration::from_secs(15);
 /// Snapshots whose files are deleted at the same time.
 const MOST_AT_ONCE: usize = 16;
 /// The same of one namespace.
 pub(super) const MOST_OF_NAMESPACE: usize = 4;
-/// Tries in a row that the store has not answered, after which no other one begins before the pause is over.
-const MOST_UNANSWERED: usize = 4;
 /// Time within which a store carries out what was sent to it before.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 /// Reason of a file that the object store does not delete.
@@ -72,6 +67,8 @@ enum Progress {
     Needed,
     /// Its files are gone, and what was sent before may still arrive in the store.
     MayArrive,
+    /// It was not tried, as others have failed.
+    Postponed(Failure),
 }
 
 /// What these tasks share.
@@ -89,65 +86,6 @@ impl Default for Shared {
             of_namespaces: Mutex::default(),
             tries: Mutex::default(),
         }
-    }
-}
-
-/// What is remembered of tries.
-#[derive(Debug, Default)]
-struct Tries {
-    /// When it was tried last to delete the files of a snapshot.
-    tried_at: BTreeMap<String, Instant>,
-    /// Until when nothing is done about one that could not go.
-    paused_until: BTreeMap<String, Instant>,
-    /// Since when nothing writes files of a snapshot: this process has ended what it did about it, and another one has ended before this one began.
-    ended_at: BTreeMap<String, Instant>,
-    /// Tries in a row that the store has not answered.
-    unanswered: usize,
-    /// When the last of these ended.
-    unanswered_at: Option<Instant>,
-}
-
-impl Tries {
-    /// Forgets all but these.
-    fn forget_others(&mut self, uids: &BTreeSet<String>) {
-        self.tried_at.retain(|uid, _| uids.contains(uid));
-        self.paused_until.retain(|uid, _| uids.contains(uid));
-        self.ended_at.retain(|uid, _| uids.contains(uid));
-    }
-
-    /// Those about which something may be done, first those that were not tried for the longest time.
-    fn in_turn(&self, mut snapshots: Vec<Arc<TenantSnapshot>>, now: Instant) -> Vec<Arc<TenantSnapshot>> {
-        let is_paused = |uid: &String| self.paused_until.get(uid).is_some_and(|until| *until > now);
-        snapshots.retain(|snapshot| !is_paused(&uid(snapshot)));
-        snapshots.sort_by_cached_key(|snapshot| self.tried_at.get(&uid(snapshot)).copied());
-        snapshots
-    }
-
-    /// Notes that nothing writes files of a snapshot any more.
-    fn note_ended(&mut self, uid: &str, now: Instant) {
-        self.ended_at.entry(uid.to_owned()).or_insert(now);
-    }
-
-    /// How long nothing has written files of a snapshot.
-    fn ended_for(&self, uid: &str, now: Instant) -> Duration {
-        let ended_at = self.ended_at.get(uid);
-        ended_at.map_or(Duration::ZERO, |at| now.duration_since(*at))
-    }
-
-    /// Notes how a try ended.
-    fn note(&mut self, is_answered: bool, now: Instant) {
-        self.unanswered = if is_answered {
-            0
-        } else {
-            self.unanswered.saturating_add(1)
-        };
-        self.unanswered_at = (!is_answered).then_some(now);
-    }
-
-    /// Whether the store has answered none of several tries a moment ago.
-    fn is_silent(&self, now: Instant) -> bool {
-        let is_recent = self.unanswered_at.is_some_and(|at| now.duration_since(at) < RETRY);
-        self.unanswered >= MOST_UNANSWERED && is_recent
     }
 }
 
@@ -193,10 +131,6 @@ impl Shared {
     }
 }
 
-fn uid(snapshot: &TenantSnapshot) -> String {
-    snapshot.uid().unwrap_or_default()
-}
-
 async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<TenantSnapshot>) {
     // At once: it keeps another snapshot from being taken, and what it writes is deleted in any case.
     context.runs.end(&uid(&snapshot)).await;
@@ -212,7 +146,7 @@ async fn run(context: Arc<SnapshotsContext>, shared: Arc<Shared>, snapshot: Arc<
     // Those that wait need little memory.
     let why = match tokio::time::timeout(TURN, Box::pin(clean_up(&context, &shared, &snapshot))).await {
         Ok(Ok(Progress::Done)) => return,
-        Ok(Ok(Progress::Needed | Progress::MayArrive)) => None,
+        Ok(Ok(Progress::Needed | Progress::MayArrive | Progress::Postponed(_))) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("it takes longer than {} s", TURN.as_secs())),
     };
@@ -277,13 +211,13 @@ async fn report_kept(
                 snapshot.spec.tenant_cluster_name
             ),
         ),
-        Err(error) if error.category() == STORE_ERROR => (
+        // What it says of its own try stays.
+        Ok(Progress::Postponed(_)) if has_store_error(snapshot) => return Ok(()),
+        Ok(Progress::Postponed(failure)) => (
             STORE_ERROR,
-            format!(
-                "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
-                labels::SNAPSHOT_FINALIZER
-            ),
+            describe_store_error(&store_error(snapshot, &failure.describe())),
         ),
+        Err(error) if error.category() == STORE_ERROR => (STORE_ERROR, describe_store_error(error)),
         // The tenant may have nothing but this file. The text of the error, which the log has, may be another one each time, and is no reason to write again.
         Err(error) => (
             error.category(),
@@ -299,10 +233,14 @@ async fn report_kept(
         return Ok(());
     }
     write_known(context, snapshot, &status).await?;
-    if let Err(error) = deleted {
+    if matches!(deleted, Err(_) | Ok(Progress::Postponed(_))) {
         // Once, and not with each try: there may be thousands of them.
         let (namespace, name) = (snapshot.namespace(), snapshot.name_any());
-        tracing::warn!(namespace, name, %error, "a snapshot that is being deleted stays");
+        let why = deleted
+            .as_ref()
+            .err()
+            .map_or_else(|| message.clone(), ToString::to_string);
+        tracing::warn!(namespace, name, why, "a snapshot that is being deleted stays");
         let event = Event {
             type_: EventType::Warning,
             reason: "SnapshotNotDeleted".into(),
@@ -327,7 +265,9 @@ async fn delete_stored(
     if let Some(store) = &context.store {
         // Before they are deleted: what arrives meanwhile may arrive too late for that.
         let ended_for = lock(&shared.tries).ended_for(&uid(snapshot), Instant::now());
-        delete_files(store, shared, snapshot).await?;
+        if let Some(failure) = delete_files(store, shared, snapshot).await? {
+            return Ok(Progress::Postponed(failure));
+        }
         if may_arrive(snapshot, ended_for) {
             return Ok(Progress::MayArrive);
         }
@@ -354,33 +294,56 @@ fn may_arrive(snapshot: &TenantSnapshot, ended_for: Duration) -> bool {
     attempts.unwrap_or_default() > completed && ended_for < ARRIVES_WITHIN
 }
 
-/// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause.
-async fn delete_files(store: &Store, shared: &Shared, snapshot: &TenantSnapshot) -> Result<(), ReconcileError> {
-    let failed = |why: String| ReconcileError::Blocked {
+fn store_error(snapshot: &TenantSnapshot, why: &str) -> ReconcileError {
+    ReconcileError::Blocked {
         reason: STORE_ERROR,
         message: format!("cannot delete {} in the object store: {why}", snapshot.location()),
-    };
-    // The same text whether this one was tried or others: it is written to the object.
-    let silence = || failed(format!("it does not answer within {} s", DELETED_WITHIN.as_secs()));
+    }
+}
+
+/// What people read of a snapshot whose files are not deleted.
+fn describe_store_error(error: &ReconcileError) -> String {
+    format!(
+        "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
+        labels::SNAPSHOT_FINALIZER
+    )
+}
+
+/// Whether a snapshot says that its files are not deleted.
+fn has_store_error(snapshot: &TenantSnapshot) -> bool {
+    let mut conditions = snapshot.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == DELETING && condition.reason == STORE_ERROR)
+}
+
+/// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause. Returns why it was not tried, if it was not.
+async fn delete_files(
+    store: &Store,
+    shared: &Shared,
+    snapshot: &TenantSnapshot,
+) -> Result<Option<Failure>, ReconcileError> {
     {
         let (mut tries, now) = (lock(&shared.tries), Instant::now());
-        if tries.is_silent(now) {
-            return Err(silence());
+        if let Some(failure) = tries.postponed(now) {
+            return Ok(Some(failure));
         }
         tries.tried_at.insert(uid(snapshot), now);
     }
     let files = snapshot.all_locations();
     let deleting = join_all(files.map(|location| async move { store.delete(&location).await }));
     let deleted = tokio::time::timeout(DELETED_WITHIN, deleting).await;
-    lock(&shared.tries).note(deleted.is_ok(), Instant::now());
-    match deleted {
-        Ok(deleted) => {
-            // The first of these errors, and not that of the fastest answer: the text stays the same.
-            let deleted: Result<(), StoreError> = deleted.into_iter().collect();
-            deleted.map_err(|error| failed(error.to_string()))
+    // The first of these errors, and not that of the fastest answer: the text stays the same.
+    let deleted = deleted.map(|deleted| deleted.into_iter().collect::<Result<(), StoreError>>());
+    let (failure, why) = match deleted {
+        Ok(Ok(())) => {
+            lock(&shared.tries).note(None, Instant::now());
+            return Ok(None);
         }
-        Err(_) => Err(silence()),
-    }
+        Ok(Err(error)) => (Failure::Refused, error.to_string()),
+        // The same text whether this one was tried or others.
+        Err(_) => (Failure::Silent, Failure::Silent.describe()),
+    };
+    lock(&shared.tries).note(Some(failure), Instant::now());
+    Err(store_error(snapshot, &why))
 }
 
 /// Whether its tenant is set back to a snapshot now, or has nothing but this snapshot of what it stored before that.
@@ -403,61 +366,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn snapshot(uid: &str) -> Arc<TenantSnapshot> {
-        let snapshot = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
-            "metadata": {"name": uid, "namespace": "team", "uid": uid}, "spec": {"tenantClusterName": "vision"},
-        });
-        Arc::new(serde_json::from_value(snapshot).unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn those_that_were_not_tried_for_the_longest_time_come_first() {
-        let (mut tries, begun) = (Tries::default(), Instant::now());
-        let in_turn = |tries: &Tries, now: Instant| -> Vec<String> {
-            let all = ["a", "b", "c", "d"].map(snapshot).to_vec();
-            let found = tries.in_turn(all, now);
-            found.iter().map(|snapshot| uid(snapshot)).collect()
-        };
-        assert_eq!(in_turn(&tries, begun), ["a", "b", "c", "d"]);
-        let second = Duration::from_secs(1);
-        for (uid, after) in [("a", 3), ("b", 1), ("d", 2)] {
-            tries.tried_at.insert(uid.into(), begun + second * after);
-        }
-        assert_eq!(in_turn(&tries, begun), ["c", "b", "d", "a"]);
-        tries.paused_until.insert("b".into(), begun + RETRY);
-        assert_eq!(in_turn(&tries, begun), ["c", "d", "a"]);
-        assert_eq!(in_turn(&tries, begun + RETRY), ["c", "b", "d", "a"]);
-        tries.note_ended("a", begun);
-        tries.note_ended("a", begun + RETRY);
-        tries.note_ended("b", begun);
-        tries.forget_others(&BTreeSet::from(["a".to_owned()]));
-        assert_eq!((tries.tried_at.len(), tries.paused_until.len()), (1, 0));
-        // Since it was noted first, and not at all if that is not known.
-        assert_eq!(tries.ended_for("a", begun + RETRY), RETRY);
-        assert_eq!(tries.ended_for("b", begun + RETRY), Duration::ZERO);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_store_is_silent_for_a_while_after_it_has_answered_none_of_several_tries() {
-        let (mut tries, begun) = (Tries::default(), Instant::now());
-        for _ in 0..MOST_UNANSWERED {
-            assert!(!tries.is_silent(begun));
-            tries.note(false, begun);
-        }
-        assert!(tries.is_silent(begun));
-        assert!(!tries.is_silent(begun + RETRY));
-        // Only some files hang.
-        tries.note(true, begun);
-        tries.note(false, begun);
-        assert!(!tries.is_silent(begun));
-    }
-
     #[test]
     fn what_was_sent_before_an_attempt_was_ended_is_waited_for() {
         let arrives = |phase: &str, attempts: Option<u32>, ended_for: u64| {
-            let mut found = TenantSnapshot::clone(&snapshot("a"));
-            found.status = serde_json::from_value(json!({"phase": phase, "attempts": attempts})).unwrap();
+            let snapshot = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
+                "metadata": {"name": "a", "namespace": "team"}, "spec": {"tenantClusterName": "vision"},
+                "status": {"phase": phase, "attempts": attempts},
+            });
+            let found: TenantSnapshot = serde_json::from_value(snapshot).unwrap();
             may_arrive(&found, Duration::from_secs(ended_for))
         };
         for phase in ["Running", "Pending", "Failed"] {

@@ -10,6 +10,7 @@ mod deletions;
 mod runs;
 mod store_check;
 mod take;
+mod tries;
 
 pub use context::SnapshotsContext;
 pub use deletions::Deletions;

@@ -214,6 +214,45 @@ async fn one_pass_is_enough_for_all_files_that_the_store_does_not_delete() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_everything_is_not_asked_for_all_files_at_once() {
+    let mut case = Case::new();
+    let names = insert_deleted(&case, 50);
+    for name in &names {
+        std::fs::create_dir_all(case.file(name)).unwrap();
+    }
+    let refused = |case: &Case| -> Vec<(Value, bool)> {
+        let said = { names.iter() }.map(|name| {
+            let snapshot = case.get(name).unwrap();
+            let (reason, message) = deleting(&snapshot);
+            assert_eq!(reason, "StoreError", "{name}");
+            let was_tried = !message.contains("it does not delete other files either");
+            (snapshot["metadata"]["resourceVersion"].clone(), was_tried)
+        });
+        said.collect()
+    };
+    case.pass().await;
+    let before = refused(&case);
+    // Some may have begun when the last of those failed.
+    let tried = before.iter().filter(|(_, was_tried)| *was_tried).count();
+    assert!((4..=8).contains(&tried), "{tried}");
+    // Others come next. What was said of an own try stays.
+    case.pass_later().await;
+    let after = refused(&case);
+    let tried_later = after.iter().filter(|(_, was_tried)| *was_tried).count();
+    assert!(tried_later > tried, "{tried} {tried_later}");
+    for (before, after) in before.iter().zip(&after) {
+        assert!(before == after || !before.1, "{before:?} {after:?}");
+    }
+    for name in &names {
+        std::fs::remove_dir(case.file(name)).unwrap();
+    }
+    case.pass_later().await;
+    for name in &names {
+        assert_eq!(case.get(name), None, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn files_of_another_namespace_are_deleted_while_those_of_one_hang() {
     let mut case = Case::new();
     case.create("a");

@@ -4,7 +4,8 @@ mod deletions;
 mod of_teams;
 
 use super::{
-    deletions::{DELETED_WITHIN, MOST_OF_NAMESPACE, RETRY, TURN},
+    deletions::{MOST_OF_NAMESPACE, TURN},
+    tries::{DELETED_WITHIN, RETRY},
     *,
 };
 use crate::{
