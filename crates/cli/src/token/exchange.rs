@@ -51,7 +51,10 @@ pub(super) async fn send(trust: &Trust, url: &str, form: Option<String>) -> Resu
     };
     let request = request.map_err(|error| failed(error.to_string()))?;
     let exchange = async {
-        let response = client.send(request).await.map_err(|error| failed(with_causes(&error)))?;
+        let response = client
+            .send(request)
+            .await
+            .map_err(|error| failed(with_causes(&error)))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|error| failed(error.to_string()))?;
