@@ -104,10 +104,10 @@ impl Deletions {
         });
         for snapshot in snapshots {
             let uid = uid(&snapshot);
-            if !tasks.contains_key(&uid) {
+            tasks.entry(uid).or_insert_with(|| {
                 let task = tokio::spawn(run(Arc::clone(&of_tasks), Arc::clone(&self.shared), snapshot));
-                tasks.insert(uid, AbortOnDropHandle::new(task));
-            }
+                AbortOnDropHandle::new(task)
+            });
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn is_of_restore(expected: &Expected<'_>, found: &TenantSnapshot) -> 
     found.trigger() == SnapshotTrigger::BeforeRestore
         && found.spec.tenant_cluster_name == expected.tenant
         && found.spec.ttl.is_none()
-        && !(found.phase() == SnapshotPhase::Completed && !has_everything(expected, found))
+        && (found.phase() != SnapshotPhase::Completed || has_everything(expected, found))
 }
 
 /// Whether a completed snapshot has everything that the tenant has stored.
