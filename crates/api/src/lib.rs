@@ -42,6 +42,7 @@ mod quota_summary;
 mod quotas;
 pub mod ranges;
 mod rate_card;
+mod readiness;
 pub mod requests;
 mod schedule_policy;
 mod shared_nodes;
@@ -111,6 +112,7 @@ pub use project::{ALL_NAMESPACES, Project, ProjectSpec, ProjectStatus};
 pub use quota_summary::QuotaSummary;
 pub use quotas::{Amount, PoolUsage, QuotaReservation, TenantUsage, TreeQuota, TreeQuotaStatus};
 pub use rate_card::{PriceList, Rate, RateCard, RateCardSpec, RateCardTarget, RateCardTargetKind};
+pub use readiness::{is_node_ready, is_pod_ready};
 pub use schedule_policy::{
     ScheduleAction, SchedulePolicy, SchedulePolicySpec, SchedulePolicyStatus, ScheduleState, ScheduleTarget,
     ScheduleTargetKind, ScheduleTransition, ScheduleWindow, WorkloadSelector,

@@ -132,8 +132,13 @@ pub(crate) fn describe(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
     }
+    with_causes(error)
+}
+
+/// An error with all its causes.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         let part = error.to_string();
         // Some errors repeat their cause.

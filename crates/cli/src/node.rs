@@ -7,13 +7,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 
-/// Whether a node is Ready.
-pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let mut all = conditions.into_iter().flatten();
-    all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 /// Whether a node is assigned to this TenantCluster, by UID: names are used again.
 pub(crate) fn is_of(node: &Node, tenant: &TenantCluster) -> bool {
     let owner = node.annotations().get(labels::OWNER_UID);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use berth_api::{HostNodePool, TenantCluster, labels};
+use berth_api::{HostNodePool, TenantCluster, is_node_ready, labels};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -140,7 +140,7 @@ fn describe(
                 .filter(|_| state.is_none())
                 .copied();
             let reason = why.map(ToOwned::to_owned).or_else(|| annotation(labels::REASON));
-            let state = describe_state(state, node::is_ready(node), why.is_some());
+            let state = describe_state(state, is_node_ready(node), why.is_some());
             let since = annotation(labels::STATE_SINCE).and_then(|since| since.parse().ok());
             let resource = pool.as_ref().and_then(|pool| resources.get(pool));
             [

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use berth_api::{TenantCluster, requests, whole_seconds};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
 
-use crate::error::{Error, failed};
+use crate::error::Error;
 use crate::host::Host;
 use crate::output::print_note;
 use crate::sleep::how_to_wake;
@@ -25,10 +23,7 @@ pub(crate) async fn request(
     last: Option<Timestamp>,
 ) -> Result<Timestamp, Error> {
     let requested_at = request_time(last, host.now().await);
-    let patch = Patch::Merge(patch(annotation, requested_at));
-    let tenants = name.api(&host.client);
-    let patched = tenants.patch(&name.name, &PatchParams::default(), &patch).await;
-    patched.map_err(failed("annotate the tenant"))?;
+    name.request(&host.client, annotation, requested_at).await?;
     Ok(requested_at)
 }
 
@@ -69,14 +64,10 @@ fn request_time(last: Option<Timestamp>, now: Timestamp) -> Timestamp {
     requests::request_time(whole_seconds(now), last)
 }
 
-/// The patch that makes the request.
-fn patch(annotation: &str, requested_at: Timestamp) -> Value {
-    json!({"metadata": {"annotations": {annotation: requested_at.to_string()}}})
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -92,8 +83,6 @@ mod tests {
         ] {
             assert_eq!(request_time(last.map(at), now), at(expected), "{last:?}");
         }
-        let expected = json!({"metadata": {"annotations": {"berth.dev/of-a-test": "2026-05-05T12:00:00Z"}}});
-        assert_eq!(patch("berth.dev/of-a-test", at("2026-05-05T12:00:00Z")), expected);
     }
 
     #[test]

@@ -10,11 +10,9 @@ use berth_api::labels::{SLEEP_REQUESTED_AT, WAKE_REQUESTED_AT};
 use berth_api::{SleepMode, SleepState, TenantCluster, whole_seconds};
 use clap::Args;
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
 
 use crate::completion;
-use crate::error::{Error, failed};
+use crate::error::Error;
 use crate::host::HostArguments;
 use crate::output::NameOnly;
 use crate::tenant::{self, TenantName, phase, print_result};
@@ -100,11 +98,6 @@ impl Request {
             Self::Wake => tenant.wake_request_time(now),
         }
     }
-
-    /// The patch that asks for it.
-    fn patch(self, requested_at: Timestamp) -> Value {
-        json!({"metadata": {"annotations": {self.annotation(): requested_at.to_string()}}})
-    }
 }
 
 fn mode(tenant: &TenantCluster) -> SleepMode {
@@ -138,10 +131,7 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
         return Ok(ExitCode::SUCCESS);
     }
     let requested_at = request.time(&tenant, host.now().await);
-    let patch = Patch::Merge(request.patch(requested_at));
-    let tenants = name.api(&host.client);
-    let patched = tenants.patch(&name.name, &PatchParams::default(), &patch).await;
-    patched.map_err(failed("annotate the tenant"))?;
+    name.request(&host.client, request.annotation(), requested_at).await?;
     if !arguments.wait {
         let what = match request {
             Request::Sleep => "goes to sleep",
@@ -178,6 +168,7 @@ pub(crate) async fn run(host: &HostArguments, request: Request, arguments: &Slee
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     fn tenant(spec: &Value, status: &Value) -> TenantCluster {
         serde_json::from_value(json!({
@@ -208,20 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_an_annotation_with_its_time() {
+    fn a_request_has_an_annotation_of_its_own_and_whole_seconds() {
         let tenant = tenant(&json!({}), &json!({}));
-        let annotations = |request: Request| {
+        for (request, annotation) in [
+            (Request::Sleep, "berth.dev/sleep-requested-at"),
+            (Request::Wake, "berth.dev/wake-requested-at"),
+        ] {
+            assert_eq!(request.annotation(), annotation);
             let requested_at = request.time(&tenant, at("2026-01-01T00:00:00.5Z"));
-            request.patch(requested_at)["metadata"]["annotations"].clone()
-        };
-        assert_eq!(
-            annotations(Request::Sleep),
-            json!({"berth.dev/sleep-requested-at": "2026-01-01T00:00:00Z"})
-        );
-        assert_eq!(
-            annotations(Request::Wake),
-            json!({"berth.dev/wake-requested-at": "2026-01-01T00:00:00Z"})
-        );
+            assert_eq!(requested_at, at("2026-01-01T00:00:00Z"), "{request:?}");
+        }
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use berth_api::{Phase, TenantCluster};
 use clap::Args;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::error::{Error, failed, is_forbidden};
 use crate::host::{Host, HostArguments, find_object};
@@ -106,6 +108,19 @@ impl TenantName {
         }
     }
 
+    /// Asks control for something: writes the time of the request into an annotation of the TenantCluster.
+    ///
+    /// # Errors
+    /// The host refuses or does not answer.
+    pub(crate) async fn request(&self, client: &Client, annotation: &str, at: Timestamp) -> Result<(), Error> {
+        let patch = Patch::Merge(request_patch(annotation, at));
+        let patched = self
+            .api(client)
+            .patch(&self.name, &PatchParams::default(), &patch)
+            .await;
+        patched.map(drop).map_err(failed("annotate the tenant"))
+    }
+
     /// Asks whether one of `others` is meant: those of the same name in other namespaces, and those with a similar name; none if none may be.
     pub(crate) fn ask<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Option<String> {
         let near = others.into_iter().filter_map(|other| {
@@ -122,6 +137,11 @@ impl TenantName {
         let advice = question.unwrap_or_else(|| "`berth list -A` lists all that you may see".into());
         Error::NotFound(format!("there is no TenantCluster {self}; {advice}"))
     }
+}
+
+/// The patch that makes a request.
+fn request_patch(annotation: &str, at: Timestamp) -> Value {
+    json!({"metadata": {"annotations": {annotation: at.to_string()}}})
 }
 
 /// The names of all tenants, or of those in the namespace if the user may not list others; none if these may not be listed either.
@@ -321,12 +341,11 @@ mod tests {
     use super::*;
     use crate::host::tests::host_of;
     use kube::client::Body;
-    use serde_json::json;
 
     #[test]
     fn who_may_not_read_the_secret_learns_how_to_sign_in_or_whom_to_ask() {
         let name = TenantName::parse("team/vision", "").unwrap();
-        let text = |status: serde_json::Value| {
+        let text = |status: Value| {
             let tenant: TenantCluster = serde_json::from_value(json!({
                 "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "vision"}, "spec": {}, "status": status,
             }))
@@ -346,6 +365,13 @@ mod tests {
             signs_in.contains("https://id.example.com") && signs_in.contains("`berth kubeconfig team/vision`"),
             "{signs_in}"
         );
+    }
+
+    #[test]
+    fn a_request_is_an_annotation_with_its_time() {
+        let expected = json!({"metadata": {"annotations": {"berth.dev/of-a-test": "2026-05-05T12:00:00Z"}}});
+        let at = "2026-05-05T12:00:00Z".parse().unwrap();
+        assert_eq!(request_patch("berth.dev/of-a-test", at), expected);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub mod transitions;
 mod visible_labels;
 
 pub use assignment::{Assignment, AssignmentState};
-pub use node::{is_assignable, is_ready};
+pub use node::is_assignable;
 pub use node_index::NodeIndex;
 pub use pools::PoolSelectors;
 pub use visible_labels::is_visible_label;

@@ -1,9 +1,10 @@
 //! Effects on teams when parts of Berth fail or move, as in `docs/operations/failures.md`.
 
 use crate::{
-    pods::{IMAGE, SOON, Space, is_ready, only, script, server},
+    pods::{IMAGE, SOON, Space, only, script, server},
     teams::vision,
 };
+use berth_api::is_pod_ready;
 use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
 use berth_tests::{
     tenant::{Tenant, cluster, patient, until_gone},
@@ -107,7 +108,7 @@ impl Part {
             let new = pods
                 .iter()
                 .filter(|pod| !pod.uid().is_some_and(|uid| old.contains(&uid)));
-            let ready = new.filter(|pod| is_ready(pod)).count();
+            let ready = new.filter(|pod| is_pod_ready(pod)).count();
             if ready == before.len() { Ok(()) } else { Err(ready) }
         })
         .await;
@@ -117,7 +118,7 @@ impl Part {
 /// A pod in few words: its name, whether it is ready, and since when it is being deleted.
 fn brief(pod: &Pod) -> String {
     let deleted = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string());
-    format!("{} ready={} ends={deleted:?}", pod.name_any(), is_ready(pod))
+    format!("{} ready={} ends={deleted:?}", pod.name_any(), is_pod_ready(pod))
 }
 
 /// A pod that calls a Service of its team without pause and counts how often it gets no answer.

@@ -1,10 +1,10 @@
 //! Pods that the host removes: what a team sees of it, and that its work goes on.
 
 use crate::{
-    pods::{SOON, Space, is_ready, script, with},
+    pods::{SOON, Space, script, with},
     teams::vision,
 };
-use berth_api::labels;
+use berth_api::{is_pod_ready, labels};
 use berth_tests::{test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::Pod};
 use kube::{
@@ -73,7 +73,7 @@ fn trainer() -> Value {
 async fn until_other_is_ready(space: &Space, selector: &str, known: Option<&Pod>) -> Pod {
     until("another pod is ready", SOON, async || {
         let pods = space.pods.list(&ListParams::default().labels(selector)).await.unwrap();
-        let is_other = |pod: &Pod| is_ready(pod) && pod.uid() != known.and_then(ResourceExt::uid);
+        let is_other = |pod: &Pod| is_pod_ready(pod) && pod.uid() != known.and_then(ResourceExt::uid);
         pods.into_iter().find(is_other).ok_or("no other pod is ready")
     })
     .await
@@ -91,7 +91,7 @@ async fn evict_on_host(host: &TestCluster, space: &Space, pod: &Pod) {
 async fn until_it_ends(space: &Space, pod: &Pod) {
     let ending = space
         .until(&pod.name_any(), "ends", |pod| {
-            !is_ready(pod) && pod.metadata.deletion_timestamp.is_some()
+            !is_pod_ready(pod) && pod.metadata.deletion_timestamp.is_some()
         })
         .await;
     assert_eq!(ending.uid(), pod.uid());

@@ -6,7 +6,7 @@ use crate::{
     on_node,
     pods::SOON,
 };
-use berth_api::{HostNodePool, labels};
+use berth_api::labels;
 use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
@@ -17,7 +17,7 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 /// Devices on the PCI bus of a node.
@@ -54,13 +54,6 @@ fn show_gpu(host: &TestCluster, node: &str, folder: &Path) {
     on_node::run(host, node, "mount", &["--bind", bus.to_str().unwrap(), DEVICES]);
 }
 
-/// Sets what the pool says of NVIDIA's software.
-async fn set_nvidia(host: &TestCluster, nvidia: Value) {
-    let pools: Api<HostNodePool> = Api::all(host.client.clone());
-    let patch = Patch::Merge(json!({"spec": {"nvidia": nvidia}}));
-    pools.patch("l40s", &PatchParams::default(), &patch).await.unwrap();
-}
-
 pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "toolkit", &cluster("toolkit", &[("own", "l40s", 1)])).await;
     let node = only_node(&host, &tenant).await;
@@ -69,7 +62,8 @@ pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestClust
     let driver = folder.path().join("driver");
     write_program(&driver.join("bin/nvidia-smi"), SMI);
     install_toolkit(&driver, "1.17.7");
-    set_nvidia(&host, json!({"driverRoot": driver})).await;
+    host.patch_pool("l40s", &json!({"nvidia": {"driverRoot": driver}}))
+        .await;
     show_gpu(&host, &node, folder.path());
 
     tenant.delete(&host).await;
@@ -90,5 +84,5 @@ pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestClust
     nodes.patch(&node, &PatchParams::default(), &release).await.unwrap();
     until_free(&host, &node).await;
     on_node::run(&host, &node, "umount", &[DEVICES]);
-    set_nvidia(&host, Value::Null).await;
+    host.patch_pool("l40s", &json!({"nvidia": null})).await;
 }

@@ -2,9 +2,10 @@
 
 use crate::{
     node_taints::{taints, until_taints},
-    pods::{SOON, Space, is_ready, only, script, server, state, with},
+    pods::{SOON, Space, only, script, server, state, with},
     teams::{speech, vision},
 };
+use berth_api::is_pod_ready;
 use berth_device_plugin::DeviceList;
 use berth_tests::{
     objects::phase,
@@ -136,7 +137,7 @@ pub(crate) async fn unreachable_node_is_reported(host: Arc<TestCluster>) {
         },
     )
     .await;
-    let pod = space.until("served", "is not ready", |pod| !is_ready(pod)).await;
+    let pod = space.until("served", "is not ready", |pod| !is_pod_ready(pod)).await;
     // It is not deleted before the time of its toleration: it may still run.
     assert!(pod.metadata.deletion_timestamp.is_none());
     let both = ["NoSchedule", "NoExecute"].map(|effect| format!("{UNREACHABLE}:{effect}"));

@@ -4,9 +4,9 @@ use crate::{
     kept_connection::KeptConnection,
     lost_mount::LostMount,
     on_node,
-    pods::{IMAGE, SOON, is_ready, only, pod},
+    pods::{IMAGE, SOON, only, pod},
 };
-use berth_api::labels;
+use berth_api::{is_pod_ready, labels};
 use berth_local::images::{Image, catalog};
 use berth_process::binaries::{self, Binary};
 use berth_tests::{
@@ -241,7 +241,7 @@ pub(crate) async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
 async fn until_ready(pods: &Api<Pod>, name: &str) {
     until(&format!("pod {name} runs"), SOON, async || {
         let pod = pods.get(name).await.map_err(|error| error.to_string())?;
-        if is_ready(&pod) {
+        if is_pod_ready(&pod) {
             Ok(())
         } else {
             Err(format!("{:?}", pod.status))

@@ -2,9 +2,10 @@
 //! status that the kubelet reports.
 
 use crate::{
-    pods::{IMAGE, SOON, Space, is_ready, only, script, server, state, with},
+    pods::{IMAGE, SOON, Space, only, script, server, state, with},
     teams::vision,
 };
+use berth_api::is_pod_ready;
 use berth_tests::{test_cluster::TestCluster, wait::until};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
@@ -264,7 +265,7 @@ pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<Test
     };
     let pod = space
         .until("probed", "is ready after a restart", |pod| {
-            restarts(pod) >= Some(1) && is_ready(pod)
+            restarts(pod) >= Some(1) && is_pod_ready(pod)
         })
         .await;
     let last = pod.status.unwrap().container_statuses.unwrap()[0]
@@ -381,7 +382,7 @@ pub(crate) async fn an_ephemeral_container_joins_a_pod(host: Arc<TestCluster>) {
         ..LogParams::default()
     };
     space.pods.logs("served", &its_log).await.unwrap();
-    assert!(is_ready(&pod));
+    assert!(is_pod_ready(&pod));
     space.pods.delete("served", &DeleteParams::default()).await.unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! Pods that run shell scripts, and how they ended.
 
+use berth_api::is_pod_ready;
 pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
     kubectl::Kubectl,
@@ -98,7 +99,7 @@ impl Space {
 
     /// Waits until a pod is ready.
     pub(crate) async fn ready(&self, name: &str) -> Pod {
-        self.until(name, "is ready", is_ready).await
+        self.until(name, "is ready", is_pod_ready).await
     }
 
     /// Waits until a pod has succeeded or failed.
@@ -172,14 +173,6 @@ fn merge(whole: &mut Value, fields: Value) {
     if let (Value::Object(whole), Value::Object(fields)) = (whole, fields) {
         whole.extend(fields);
     }
-}
-
-/// Whether a pod is ready.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// The state of a container of any kind.

@@ -2,9 +2,10 @@
 //! port-forward and debug; over WebSockets, as kubectl does today, and over SPDY, as older and other clients do.
 
 use crate::{
-    pods::{IMAGE, SOON, Space, is_ready, only, pod, script, server, state, with},
+    pods::{IMAGE, SOON, Space, only, pod, script, server, state, with},
     teams::{speech, vision},
 };
+use berth_api::is_pod_ready;
 use berth_tests::{kubectl::Kubectl, test_cluster::TestCluster, wait::until};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -98,7 +99,7 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
     space.create("phoenix", restarted).await;
     space
         .until("phoenix", "runs again", |pod| {
-            state(pod, "main").is_some_and(|state| state.running.is_some()) && is_ready(pod) && restarts(pod) == 1
+            state(pod, "main").is_some_and(|state| state.running.is_some()) && is_pod_ready(pod) && restarts(pod) == 1
         })
         .await;
     assert_eq!(logs(&["-p", "phoenix"]).await, "first life\n");

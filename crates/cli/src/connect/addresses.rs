@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use berth_api::{ControlPlaneServiceType, TenantCluster, system};
+use berth_api::{ControlPlaneServiceType, TenantCluster, is_node_ready, system};
 use berth_control::control_plane::authority;
 use k8s_openapi::api::core::v1::{Node, Service};
 
 use super::forward::TLS_NAME;
-use crate::node::is_ready;
 use crate::user_config::document::Server;
 
 /// The Service of an API server for clients outside of the host, in the control-plane namespace.
@@ -59,7 +58,7 @@ impl Target {
             let host = ingress.ip.as_ref().or(ingress.hostname.as_ref())?;
             Some((host.as_str(), port.port))
         });
-        let nodes = nodes.iter().filter(|node| is_ready(node)).filter_map(address);
+        let nodes = nodes.iter().filter(|node| is_node_ready(node)).filter_map(address);
         let nodes = nodes.take(MAX_NODES);
         let nodes = nodes.filter_map(|node| Some((node, port.node_port?)));
         let servers = balancers.chain(nodes).filter_map(|(host, port)| {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::is_pod_ready;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
@@ -69,7 +70,10 @@ struct Pods {
 async fn find_pod(pods: &Api<Pod>) -> Result<String, Error> {
     let list = pods.list(&ListParams::default().labels(SELECTOR)).await;
     let all = list.map_err(failed("list the pods of the tenant's API server"))?.items;
-    let best = all.iter().filter(|pod| is_running(pod)).max_by_key(|pod| is_ready(pod));
+    let best = all
+        .iter()
+        .filter(|pod| is_running(pod))
+        .max_by_key(|pod| is_pod_ready(pod));
     best.map(ResourceExt::name_any)
         .ok_or_else(|| Error::Failed("no pod of the tenant's API server runs on the host".into()))
 }
@@ -77,12 +81,6 @@ async fn find_pod(pods: &Api<Pod>) -> Result<String, Error> {
 fn is_running(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let mut all = conditions.into_iter().flatten();
-    all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 async fn accept_all(listener: TcpListener, pods: Arc<Pods>) {
@@ -136,6 +134,6 @@ mod tests {
         assert!(is_running(&pod(false, "Running", "True")));
         assert!(!is_running(&pod(true, "Running", "True")));
         assert!(!is_running(&pod(false, "Pending", "False")));
-        assert!(is_ready(&pod(false, "Running", "True")) && !is_ready(&pod(false, "Running", "False")));
+        assert!(is_pod_ready(&pod(false, "Running", "True")) && !is_pod_ready(&pod(false, "Running", "False")));
     }
 }

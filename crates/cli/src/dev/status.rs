@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_api::{TenantCluster, labels};
+use berth_api::{TenantCluster, is_node_ready, labels};
 use berth_local::{Home, client_from};
 use berth_process::{ProcessState, ProcessStatus, statuses};
 use jiff::Timestamp;
@@ -21,7 +21,6 @@ use super::options::Options;
 use super::probe;
 use super::progress::SupervisorLock;
 use crate::error::{Error, NOT_FOUND};
-use crate::node::is_ready;
 use crate::output::{ObjectFormat, format_optional, format_rows, print_named};
 use crate::tenant::{TenantHead, resource_name};
 
@@ -221,7 +220,7 @@ impl From<&Node> for NodeView {
         let gpus = status.and_then(|status| status.allocatable.as_ref()?.get("nvidia.com/gpu"));
         Self {
             name: node.name_any(),
-            ready: is_ready(node),
+            ready: is_node_ready(node),
             product: label("nvidia.com/gpu.product"),
             gpus: gpus.map(|quantity| quantity.0.clone()),
             tenant: label(labels::TENANT),

@@ -6,7 +6,7 @@ mod text;
 
 use std::process::ExitCode;
 
-use berth_api::{HostNodePool, NodeGroupStatus, TenantCluster, conditions, labels};
+use berth_api::{HostNodePool, NodeGroupStatus, TenantCluster, conditions, is_node_ready, labels};
 use clap::Subcommand;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
@@ -17,7 +17,7 @@ use crate::completion;
 use crate::error::{Error, failed};
 use crate::events::{self, EventView};
 use crate::host::HostArguments;
-use crate::node::{self, is_ready};
+use crate::node;
 use crate::output::{ObjectFormat, format_time, print_named};
 use crate::suggest;
 use crate::tenant::{self, TenantHead, TenantName};
@@ -253,7 +253,7 @@ fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -
 /// Why a node without an owner cannot be assigned.
 fn find_unavailability(node: &Node) -> Option<String> {
     let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
-    let why = match (is_ready(node), is_cordoned) {
+    let why = match (is_node_ready(node), is_cordoned) {
         (false, _) => "it is not Ready",
         (true, true) => "it is cordoned",
         (true, false) => return None,

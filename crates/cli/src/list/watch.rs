@@ -39,8 +39,8 @@ pub(crate) fn check_format(format: ListFormat, resource: &str) -> Result<(), Err
     }
 }
 
-/// Prints `objects`, and then each object that the watch of the API has and for which `is_listed` holds again when it changes. Ends when nobody reads any more, or
-/// with the process.
+/// Prints `objects`, and then each object of the watch for which `is_listed` holds again when it changes. Ends when nobody reads any more,
+/// or with the process.
 pub(crate) async fn run<K>(
     api: Api<K>,
     config: watcher::Config,

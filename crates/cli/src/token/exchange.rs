@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::provider::{OAuthError, SignInError, printable};
 use super::trust::Trust;
+use crate::error::with_causes;
 
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 1 << 20;
@@ -39,7 +40,7 @@ pub(super) async fn send(trust: &Trust, url: &str, form: Option<String>) -> Resu
     config.read_timeout = Some(TIMEOUT);
     config.write_timeout = Some(TIMEOUT);
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| failed(chain(&error)))?;
+    let client = Client::try_from(config).map_err(|error| failed(with_causes(&error)))?;
     let request = Request::builder().uri(path).header(header::ACCEPT, "application/json");
     let request = match form {
         Some(form) => request
@@ -50,7 +51,10 @@ pub(super) async fn send(trust: &Trust, url: &str, form: Option<String>) -> Resu
     };
     let request = request.map_err(|error| failed(error.to_string()))?;
     let exchange = async {
-        let response = client.send(request).await.map_err(|error| failed(chain(&error)))?;
+        let response = client
+            .send(request)
+            .await
+            .map_err(|error| failed(with_causes(&error)))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|error| failed(error.to_string()))?;
@@ -59,12 +63,6 @@ pub(super) async fn send(trust: &Trust, url: &str, form: Option<String>) -> Resu
     tokio::time::timeout(TIMEOUT, exchange)
         .await
         .map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))?
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Reads the answer of an endpoint to a form. An error of OAuth is the inner one.

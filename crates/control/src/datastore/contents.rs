@@ -8,7 +8,6 @@ use super::{
     DatabaseState, Datastore, DatastoreError, KeyRange, RestoreEnd, failed, key_prefix,
     range::{PageRequest, end_after, start_of},
     reading::{ReadAt, read_page},
-    usage::count_keys,
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
@@ -186,8 +185,7 @@ impl TenantContents for Datastore {
     }
 
     async fn count_contents(&self, tenant: &TenantId) -> Result<u64, DatastoreError> {
-        let client = self.connected_client().await?;
-        count_keys(&client, key_prefix(tenant)).await
+        self.count_keys(tenant).await
     }
 
     async fn read_restore(&self, tenant: &TenantId, at: Option<i64>) -> Result<Option<StoredRestore>, DatastoreError> {

@@ -1,7 +1,7 @@
 //! Whether an installation works: what `helm test` runs.
 
 use berth_api::{
-    GROUP, VERSION,
+    GROUP, VERSION, is_pod_ready,
     system::{CONTROL, NAMESPACE},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -66,7 +66,7 @@ async fn observe(client: &Client) -> kube::Result<Observation> {
     let is_holder_ready = match holder(lease.as_ref()) {
         Some(holder) => {
             let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-            pods.get_opt(holder).await?.is_some_and(|pod| is_ready(&pod))
+            pods.get_opt(holder).await?.is_some_and(|pod| is_pod_ready(&pod))
         }
         None => false,
     };
@@ -80,12 +80,6 @@ async fn observe(client: &Client) -> kube::Result<Observation> {
 /// Name of the pod that holds the lease.
 fn holder(lease: Option<&LeaseSpec>) -> Option<&str> {
     lease?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-    let mut conditions = conditions.unwrap_or_default().iter();
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// What is missing, and what to do about it. Empty if the installation works.

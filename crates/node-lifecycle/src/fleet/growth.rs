@@ -3,9 +3,9 @@
 use super::nodes::{DevicesByPool, NodesByPool, ObservedNode, is_fifo};
 use crate::{
     demand::{HostNode, PoolNodes},
-    node::{autoscalers, is_ready},
+    node::autoscalers,
 };
-use berth_api::HostNodePool;
+use berth_api::{HostNodePool, is_node_ready};
 use berth_planner::{Amounts, ScaleUpLimits, Seconds};
 use kube_core::ResourceExt;
 use std::collections::BTreeMap;
@@ -78,8 +78,9 @@ pub(super) fn add_expected_nodes<'a>(
 
 /// Whether a node without a tenant is new and cannot be used yet.
 pub(super) fn is_starting(node: &ObservedNode<'_>, now: Seconds) -> bool {
-    let unfinished =
-        !is_ready(node.object) || autoscalers::find_startup_taint(node.object).is_some() || node.lacks_gpus.is_some();
+    let unfinished = !is_node_ready(node.object)
+        || autoscalers::find_startup_taint(node.object).is_some()
+        || node.lacks_gpus.is_some();
     let came = node.object.creation_timestamp().map_or(0, |time| time.0.as_second());
     let leaves =
         node.object.metadata.deletion_timestamp.is_some() || autoscalers::find_removal_taint(node.object).is_some();

@@ -10,11 +10,11 @@ use super::{
 use crate::{
     AssignmentState,
     demand::{self, Workload},
-    node::{find_closing_taint, is_ready, not_ready_since},
+    node::{find_closing_taint, not_ready_since},
     recorded_gpus,
     repair::should_have_ended,
 };
-use berth_api::HostNodePool;
+use berth_api::{HostNodePool, is_node_ready};
 use berth_planner::{Node, NodeState, Owner, Phase, Seconds};
 use jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -89,7 +89,7 @@ fn is_broken(node: &ObservedNode<'_>, is_idle: bool) -> bool {
         .as_ref()
         .is_some_and(|assignment| assignment.state == AssignmentState::Cordoned);
     if cordoned_by_berth {
-        !is_ready(node.object)
+        !is_node_ready(node.object)
     } else {
         !node.is_usable(is_idle)
     }

@@ -3,10 +3,9 @@
 use super::{SnapshotInput, growth::is_starting, nodes::ObservedNode, tenants::gets_no_nodes};
 use crate::{
     assignment::is_cordoned_by_people,
-    node::is_ready,
     repair::{broken_since, repair_policy},
 };
-use berth_api::HostNodePool;
+use berth_api::{HostNodePool, is_node_ready};
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 use std::collections::BTreeSet;
@@ -49,6 +48,6 @@ fn is_outage(pool: &HostNodePool, observed: &[ObservedNode<'_>], now: Timestamp)
     let Some(policy) = repair_policy(pool, of_pool().count(), now) else {
         return false;
     };
-    let not_ready = of_pool().filter(|node| !is_ready(node.object) && !is_starting(node, now.as_second()));
+    let not_ready = of_pool().filter(|node| !is_node_ready(node.object) && !is_starting(node, now.as_second()));
     not_ready.count() > policy.max_unhealthy as usize
 }

@@ -3,8 +3,9 @@
 use super::nodes::ObservedNode;
 use crate::{
     demand::DRA_PREFIX,
-    node::{autoscalers, find_closing_taint, is_available, is_ready, was_shared},
+    node::{autoscalers, find_closing_taint, is_available, was_shared},
 };
+use berth_api::is_node_ready;
 
 /// Why a node without a tenant cannot be reserved.
 pub(super) fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
@@ -14,7 +15,7 @@ pub(super) fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
     if let Some(why) = &node.rejected {
         return Some(format!("its assignment was rejected: {why}"));
     }
-    let why = if !is_ready(node.object) {
+    let why = if !is_node_ready(node.object) {
         "it is not Ready"
     } else if node.object.metadata.deletion_timestamp.is_some() {
         "it is being deleted"

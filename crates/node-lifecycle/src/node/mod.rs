@@ -7,7 +7,7 @@ mod shared_pool;
 pub use readiness::not_ready_since;
 pub use shared_pool::{is_or_was_shared, shared_pool_of, was_shared};
 
-use berth_api::labels;
+use berth_api::{is_node_ready, labels};
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 pub(crate) fn taints(node: &Node) -> &[Taint] {
@@ -73,22 +73,10 @@ pub(crate) fn has_problem(node: &Node) -> bool {
     closing_taints(node).any(|key| key.contains(PROBLEM))
 }
 
-/// Whether the node has the condition Ready.
-pub fn is_ready(node: &Node) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default();
-    conditions
-        .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 /// Whether a node could serve a tenant now: it is Ready, without startup taints, not cordoned, not about to be removed, without a
 /// NoExecute taint, and has not been shared since it was scrubbed last.
 pub fn is_available(node: &Node) -> bool {
-    is_ready(node)
+    is_node_ready(node)
         && !is_or_was_shared(node)
         && node.metadata.deletion_timestamp.is_none()
         && !is_unschedulable(node)

@@ -1,6 +1,7 @@
 //! Since when a node is not Ready.
 
-use super::{is_ready, taints};
+use super::taints;
+use berth_api::is_node_ready;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
@@ -10,7 +11,7 @@ const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.i
 /// Since when a node is not Ready, or its readiness is unknown; `None`: it is Ready. The later of two times counts: a kubelet writes the condition, with a clock
 /// that may be wrong, or what it likes, and kube-controller-manager writes the taint. It is now as long as there is no taint, and if it is of the future.
 pub fn not_ready_since(node: &Node, now: Timestamp) -> Option<Timestamp> {
-    if is_ready(node) {
+    if is_node_ready(node) {
         return None;
     }
     let status = node.status.as_ref();

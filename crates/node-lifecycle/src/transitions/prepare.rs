@@ -6,11 +6,8 @@ use super::{
     gpu_configuration::{await_mig, await_sharing, gpu_configuration_labels},
     quarantine, set_assignment,
 };
-use crate::{
-    Assignment, AssignmentState,
-    node::{autoscalers, is_ready},
-};
-use berth_api::labels;
+use crate::{Assignment, AssignmentState, node::autoscalers};
+use berth_api::{is_node_ready, labels};
 
 /// Pods that the reason of a quarantine names.
 const NAMED: usize = 3;
@@ -94,7 +91,7 @@ fn join(observation: &Observation<'_>) -> Transition {
     if let Some(wait) = await_sharing(observation, limit) {
         return wait;
     }
-    if !is_ready(observation.node) {
+    if !is_node_ready(observation.node) {
         if assignment.elapsed(*now) >= limit {
             return quarantine(observation, &format!("the node did not become Ready within {limit} s"));
         }
@@ -134,7 +131,7 @@ fn end_evicted_pods(observation: &Observation<'_>, limit: i64) -> Option<Transit
     }
     let elapsed = assignment.elapsed(*now);
     if elapsed >= limit {
-        let ready = if is_ready(observation.node) {
+        let ready = if is_node_ready(observation.node) {
             ""
         } else {
             "; the node is not Ready"

@@ -9,8 +9,8 @@ use super::{
     repair::is_ready_again,
     set_assignment,
 };
-use crate::{AssignmentState, node::is_ready};
-use berth_api::{HostNodePoolSpec, ScrubPolicy, labels};
+use crate::AssignmentState;
+use berth_api::{HostNodePoolSpec, ScrubPolicy, is_node_ready, labels};
 use kube_core::ResourceExt;
 
 /// Seconds beyond the deadline of a Job after which a node is quarantined.
@@ -116,7 +116,7 @@ pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
 
 /// Why a scrubbed node cannot be used.
 fn find_unhealthy(observation: &Observation<'_>) -> Option<String> {
-    if !is_ready(observation.node) {
+    if !is_node_ready(observation.node) {
         return Some("the node is not Ready".into());
     }
     if !observation.claims.is_empty() {
@@ -141,7 +141,7 @@ fn find_unhealthy(observation: &Observation<'_>) -> Option<String> {
 }
 
 fn timeout_message(observation: &Observation<'_>, what: &str, limit: i64) -> String {
-    let ready = if is_ready(observation.node) {
+    let ready = if is_node_ready(observation.node) {
         ""
     } else {
         "; the node is not Ready"

@@ -2,7 +2,8 @@
 //! themselves.
 
 use super::{Observation, Transition, set_assignment};
-use crate::{Assignment, AssignmentState, node::is_ready, repair::broken_since};
+use crate::{Assignment, AssignmentState, repair::broken_since};
+use berth_api::is_node_ready;
 
 /// Lets a node without pods wait until it is Ready; `None`: it need not.
 pub(super) fn await_ready(observation: &Observation<'_>) -> Option<Transition> {
@@ -19,5 +20,5 @@ pub(super) fn await_ready(observation: &Observation<'_>) -> Option<Transition> {
 
 /// Whether a quarantined node waited until it is Ready, and is.
 pub(super) fn is_ready_again(observation: &Observation<'_>) -> bool {
-    observation.assignment.not_ready_since.is_some() && is_ready(observation.node)
+    observation.assignment.not_ready_since.is_some() && is_node_ready(observation.node)
 }

@@ -4,11 +4,9 @@ use super::{observe::PoolNodes, pool_conditions::validate_pool};
 use berth_api::{
     HostNodePool, HostNodePoolStatus, NodeCounts,
     conditions::{ConditionUpdate, READY},
+    is_node_ready,
 };
-use berth_node_lifecycle::{
-    is_ready,
-    shared_nodes::{SharingStatus, sharing_status},
-};
+use berth_node_lifecycle::shared_nodes::{SharingStatus, sharing_status};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::sync::Arc;
@@ -34,7 +32,7 @@ pub(super) fn observe_shared_pool(
                 counts.unavailable += 1;
                 refused.push(format!("{name} ({why})"));
             }
-            SharingStatus::Shared(_) | SharingStatus::Eligible(_) if is_ready(node) => counts.assigned += 1,
+            SharingStatus::Shared(_) | SharingStatus::Eligible(_) if is_node_ready(node) => counts.assigned += 1,
             SharingStatus::Shared(_) | SharingStatus::Eligible(_) => counts.unavailable += 1,
         }
         counts.total += 1;

@@ -3,8 +3,9 @@
 use berth_api::{
     NodeGroup, NodeGroupStatus, NodeMode, ScheduleState,
     conditions::{ConditionUpdate, NODES_READY},
+    is_node_ready,
 };
-use berth_node_lifecycle::{Assignment, AssignmentState, is_ready};
+use berth_node_lifecycle::{Assignment, AssignmentState};
 use berth_planner::NodeGroupPlan;
 use berth_schedules::groups::scheduled_group;
 use k8s_openapi::api::core::v1::Node;
@@ -126,7 +127,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
     let broken: Vec<String> = nodes
         .iter()
         .filter(assigned)
-        .filter(|node| !is_ready(node))
+        .filter(|node| !is_node_ready(node))
         .map(|node| node.name_any())
         .collect();
     if !broken.is_empty() {

@@ -9,8 +9,8 @@ use crate::{
 use berth_api::{
     ControlPlaneService, ControlPlaneServiceType, TenantCluster,
     conditions::{ConditionUpdate, ENDPOINT_READY},
+    is_node_ready,
 };
-use berth_node_lifecycle::is_ready;
 use k8s_openapi::{
     api::core::v1::{Node, Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
@@ -92,7 +92,7 @@ pub fn endpoint_at_node(
         });
     }
     let mut all: Vec<&Arc<Node>> = nodes.iter().collect();
-    all.sort_by_key(|node| (Reverse(is_ready(node)), node.name_any()));
+    all.sort_by_key(|node| (Reverse(is_node_ready(node)), node.name_any()));
     let addresses: Vec<String> = all.into_iter().filter_map(|node| address(node)).collect();
     // A node that is not Ready for a moment is no reason to publish another kubeconfig.
     let kept = addresses.iter().find(|address| earlier == Some(&url(address, port)));

@@ -20,8 +20,9 @@ use super::{
 use berth_api::{
     SecretReference, TenantClusterStatus, TenantNodeCounts, Violation,
     conditions::{ConditionUpdate, merge},
+    is_node_ready,
 };
-use berth_node_lifecycle::{Assignment, is_ready, recorded_gpus};
+use berth_node_lifecycle::{Assignment, recorded_gpus};
 use conditions::phase;
 use jiff::Timestamp;
 use observed::{
@@ -102,7 +103,7 @@ pub(super) fn build(
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),
-            ready: count(serving.iter().filter(|node| is_ready(node)).count()),
+            ready: count(serving.iter().filter(|node| is_node_ready(node)).count()),
             gpus: serving.iter().map(|node| recorded_gpus::recorded_of_any(node)).sum(),
         }),
         node_groups: nodes.groups.clone(),
