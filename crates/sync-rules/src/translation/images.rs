@@ -93,7 +93,7 @@ mod tests {
     }
 
     fn is_allowed(list: &[&str], image: &str) -> bool {
-        denial(Some(&patterns(list)), image).is_none()
+        denial(Some(patterns(list).as_slice()), image).is_none()
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
             "nginx",
             "teams/x",
         ] {
-            let denial = denial(Some(&patterns(&list)), bad).unwrap_or_else(|| panic!("{bad}"));
+            let denial = denial(Some(patterns(&list).as_slice()), bad).unwrap_or_else(|| panic!("{bad}"));
             assert!(
                 denial.contains("is not offered; offered here: registry.example.com/teams/*, "),
                 "{denial}"
