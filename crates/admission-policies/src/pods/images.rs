@@ -1,4 +1,4 @@
-//! Images of pods: those that the tenant's class lists, if it has a list. What a pod has already stays, so that what closes it reaches it.
+//! Images of pods: those that the tenant's class lists, if it has a list. What a container has already stays, so that what closes it reaches it.
 //!
 //! The rules are those of `berth_sync_rules::translation::images`, from the same list.
 
@@ -8,6 +8,9 @@ use berth_sync_rules::translation::images::{ALL_BELOW, HUB, LIBRARY, LOCALHOST, 
 
 /// The part of an image that fits [`REFERENCE`], without tag and digest.
 const WITHOUT_TAG: &str = "^([^/@]+/)*[^/:@]+";
+
+/// The image of the container `c`.
+const IMAGE: &str = "c.?image.orValue('')";
 
 /// The lists of a pod's containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
@@ -35,7 +38,7 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
 
 fn policy_variables() -> Vec<(&'static str, String)> {
     let annotation = policy_annotations::IMAGES;
-    let old_images = CONTAINERS.map(|list| format!("oldObject.spec.?{list}.orValue([]).map(c, c.?image.orValue(''))"));
+    let old_images = CONTAINERS.map(|list| format!("oldObject.spec.?{list}.orValue([]).map(c, {})", name_and_image()));
     vec![
         cel::allowed_names_variable("images", annotation),
         // With an empty list no image is allowed.
@@ -57,13 +60,19 @@ fn policy_variables() -> Vec<(&'static str, String)> {
     ]
 }
 
+/// The name of the container `c`, and its image. Names have no spaces, and no two containers of a pod have the same. An image alone would not do: the
+/// platform can add a container with one of its own, which no other may take.
+fn name_and_image() -> String {
+    format!("c.name + ' ' + {IMAGE}")
+}
+
 /// Images of containers can change, and ephemeral containers can be added.
 fn validate_containers(containers: &str) -> Validation {
-    let image = "c.?image.orValue('')";
     validation(
         format!(
-            "variables.allImages || object.spec.?{containers}.orValue([]).all(c, {image} in variables.oldImages || ({}))",
-            is_listed(image)
+            "variables.allImages || object.spec.?{containers}.orValue([]).all(c, ({}) in variables.oldImages || ({}))",
+            name_and_image(),
+            is_listed(IMAGE)
         ),
         "images of containers must be those that the tenant's class lists in sync.pods.images",
     )
@@ -135,7 +144,7 @@ mod tests {
     fn images_that_a_pod_has_refuse_no_change_of_it() {
         for Validation { expression, .. } in build_policy().validations {
             assert!(expression.starts_with("variables.allImages || "), "{expression}");
-            let stays = expression.contains("c.?image.orValue('') in variables.oldImages || (");
+            let stays = expression.contains("(c.name + ' ' + c.?image.orValue('')) in variables.oldImages || (");
             assert!(
                 stays || expression.contains(" || oldObject != null || "),
                 "{expression}"
@@ -144,7 +153,8 @@ mod tests {
         let variables = policy_variables();
         let old = variables.iter().find(|(name, _)| *name == "oldImages").unwrap();
         for list in CONTAINERS {
-            assert!(old.1.contains(&format!("oldObject.spec.?{list}.")), "{list}");
+            let of_list = format!("oldObject.spec.?{list}.orValue([]).map(c, c.name + ' ' + c.?image.orValue(''))");
+            assert!(old.1.contains(&of_list), "{list}");
         }
     }
 

@@ -117,6 +117,9 @@ async fn changes(credential: &StolenCredential, admin: &Client) {
     let other = "registry.example.com/adv-other/policies/app:2";
     expect_denied("images of containers", change("c", other).await);
     expect_denied("images of containers", change("d", other).await);
+    // Nor the image of another container of the pod, which the platform may have added.
+    expect_denied("images of containers", change("d", FOREIGN).await);
+    expect_denied("images of containers", debug(FOREIGN).await);
     expect_denied("images of containers", debug(other).await);
     change("c", OWN).await.unwrap();
     change("d", "i:2").await.unwrap();
