@@ -195,6 +195,10 @@ const CLOSED: &[(&str, &str)] = &[
         "berth-pod-sizes admits 2,000 terms with 8,000 expressions, and 400 containers",
     ),
     (
+        "berth-images",
+        "berth-pod-sizes admits 400 containers and 600 volumes, and an image of 100 characters costs 1,300 with 64 folders of a class",
+    ),
+    (
         "berth-pod-security",
         "berth-pod-sizes admits 400 containers, and an API server 1 MiB of their ports and capabilities",
     ),

@@ -24,6 +24,7 @@ mod host_resource;
 pub mod hostnames;
 mod idle_reclaim;
 mod idle_status;
+pub mod images;
 mod integrations;
 mod kubeconfig;
 pub mod labels;

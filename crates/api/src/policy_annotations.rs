@@ -2,7 +2,8 @@
 //! policies (ValidatingAdmissionPolicy) read them, so that they confine a syncer to its class even if its credential is stolen.
 //!
 //! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. [`MAX_TERMINATION_GRACE_PERIOD`]
-//! is a number; without it, the default of classes holds. Only control may change them.
+//! is a number; without it, the default of classes holds. Without [`IMAGES`], every image is allowed: the namespaces of tenants that
+//! exist get annotations of a new release only after its policies. Only control may change them.
 
 use crate::NetworkLimits;
 use crate::sync_policy::{
@@ -75,6 +76,9 @@ pub const HOST_USERS: &str = "host-users";
 /// Most seconds that pods may take to end, as in `sync.pods.maxTerminationGracePeriodSeconds` of the class.
 pub const MAX_TERMINATION_GRACE_PERIOD: &str = "limit.berth.dev/max-termination-grace-period-seconds";
 
+/// Images that pods may run and mount, as in `sync.pods.images` of the class: a list. Without it every image is allowed.
+pub const IMAGES: &str = "limit.berth.dev/images";
+
 /// Present if the Project of the tenant limits its users: pods must be created with the scheduling gate
 /// [`USER_QUOTA_GATE`](crate::labels::USER_QUOTA_GATE). The value is [`USER_QUOTAS_LIMITED`].
 pub const USER_QUOTAS: &str = "limit.berth.dev/user-quotas";
@@ -135,6 +139,9 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         ("LoadBalancer", policy.services.load_balancers),
     ];
     let gateways = policy.ingress.gateways.iter();
+    // Here an empty list is a list: it allows no image.
+    let images = policy.pods.images.iter();
+    let images = images.map(|list| (IMAGES.to_owned(), list.join(",")));
     [
         (
             SERVICE_ACCOUNTS,
@@ -196,6 +203,7 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
     .into_iter()
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
     .map(|(key, list)| (key.to_owned(), list.join(",")))
+    .chain(images)
     .collect()
 }
 
@@ -357,6 +365,19 @@ mod tests {
         assert_eq!(
             annotations(&policy, "gold", None)[DEVICE_VARIABLES],
             "NVIDIA_GDS,NVIDIA_MOFED"
+        );
+    }
+
+    #[test]
+    fn images_are_limited_by_a_list_even_if_it_is_empty() {
+        let mut policy = SyncPolicy::default();
+        assert!(!annotations(&policy, "gold", None).contains_key(IMAGES));
+        policy.pods.images = Some(Vec::new());
+        assert_eq!(annotations(&policy, "gold", None)[IMAGES], "");
+        policy.pods.images = Some(vec!["docker.io/library/*".into(), "localhost:5000/cuda".into()]);
+        assert_eq!(
+            annotations(&policy, "gold", None)[IMAGES],
+            "docker.io/library/*,localhost:5000/cuda"
         );
     }
 

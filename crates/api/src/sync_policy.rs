@@ -4,6 +4,7 @@
 //! Every list is an allow-list and empty by default. The syncer rejects everything else, with an Event and a condition on the
 //! object.
 
+use crate::images::IMAGE_PATTERN;
 pub use crate::shared_nodes::SharedNodesPolicy;
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -67,6 +68,21 @@ pub struct PodPolicy {
     /// Schedulers of the host, besides its default one, that pods may name.
     #[schemars(length(max = 16))]
     pub schedulers: Vec<String>,
+    /// Images that pods may run and mount: the full name of a repository, such as `registry.example.com/base/cuda`, or `registry/folder/*` for
+    /// all repositories below; `*` for all. Images without a registry are those of `docker.io`, and of `docker.io/library` without a
+    /// folder. Tags and digests do not count. Parts of a name may be the placeholders `{tenant}` and `{namespace}`, for the name of the
+    /// TenantCluster and its namespace: `registry.example.com/{namespace}/{tenant}/*` gives each tenant repositories of its own. List
+    /// images that webhooks of the host put into pods here as well. Without the list every image is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 64),
+        inner(length(max = 255), regex(pattern = IMAGE_PATTERN)),
+        extend("x-kubernetes-validations" = [
+            {"rule": "self.all(i, !i.matches('^index[.]docker[.]io/|^docker[.]io/([^/*]+)$'))",
+             "message": "images of Docker Hub are named docker.io/library/name or docker.io/folder/name"}
+        ])
+    )]
+    pub images: Option<Vec<String>>,
     /// Environment variables that containers may set although container runtimes read them and give devices or drivers of
     /// the node for them, for example `NVIDIA_GDS`. A variable that chooses GPUs goes past the scheduler.
     #[schemars(length(max = 16), inner(length(max = 64), regex(pattern = "^[A-Z][A-Z0-9_]*$")))]

@@ -7,6 +7,7 @@ mod credentials;
 mod datastore;
 mod egress;
 mod host_first;
+mod images;
 mod node_join;
 mod objects;
 mod shared;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             admission_policies::people_of_a_team_remove_no_pod_that_may_run,
             admission_policies::the_host_reports_no_type_errors_in_the_policies,
             workloads::pods_that_reach_for_the_host_are_rejected_with_a_reason,
+            images::a_team_runs_and_mounts_only_images_of_its_class,
             objects::objects_beyond_the_tenant_are_rejected_with_a_reason,
             objects::only_the_api_server_may_call_the_admission_webhook,
             egress::only_the_api_server_may_use_the_egress_broker,

@@ -91,7 +91,11 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             "must be at least 1h",
         ),
     ];
-    for (object, expected) in refused.into_iter().chain(invalid_owner_kinds()).chain(invalid_audits()) {
+    let refused = { refused.into_iter() }
+        .chain(invalid_owner_kinds())
+        .chain(invalid_audits())
+        .chain(invalid_images());
+    for (object, expected) in refused {
         let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
@@ -186,6 +190,30 @@ fn invalid_audits() -> Vec<(Value, &'static str)> {
     ];
     let of_class = |(audit, expected): (Value, &'static str)| (class("c", &json!({ "audit": audit })), expected);
     audits.into_iter().map(of_class).collect()
+}
+
+/// Classes with images that are not valid, and what the message says.
+fn invalid_images() -> Vec<(Value, &'static str)> {
+    let lists = [
+        (json!([]), "spec.sync.pods.images"),
+        (json!(["nginx"]), "spec.sync.pods.images[0]"),
+        (json!(["*", "team/*"]), "spec.sync.pods.images[1]"),
+        (json!(["registry.example.com"]), "spec.sync.pods.images[0]"),
+        (json!(["registry.example.com/teams*"]), "spec.sync.pods.images[0]"),
+        (json!(["registry.example.com/x:1"]), "spec.sync.pods.images[0]"),
+        (json!(["registry.example.com/{team}/*"]), "spec.sync.pods.images[0]"),
+        (json!(["registry.example.com/a,*"]), "spec.sync.pods.images[0]"),
+        (json!(["docker.io/nginx"]), "images of Docker Hub are named"),
+        (
+            json!(["index.docker.io/library/nginx"]),
+            "images of Docker Hub are named",
+        ),
+    ];
+    let of_class = |(images, expected): (Value, &'static str)| {
+        let spec = json!({"sync": {"pods": {"images": images}}});
+        (class("c", &spec), expected)
+    };
+    lists.into_iter().map(of_class).collect()
 }
 
 /// A class that lists a kind of owners.

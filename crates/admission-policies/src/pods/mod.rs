@@ -5,6 +5,7 @@
 //! level of the workload namespace, unless the tenant's class gives capabilities.
 
 pub(super) mod device_variables;
+mod images;
 pub(super) mod origin;
 mod security;
 mod shared_nodes;
@@ -32,6 +33,7 @@ pub(crate) fn build_policies() -> Vec<AdmissionPolicy> {
         build_new_pod_policy(),
         build_pod_deletion_policy(),
         shared_nodes::build_policy(),
+        images::build_policy(),
         security::build_policy(),
     ]
 }

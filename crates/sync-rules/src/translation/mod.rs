@@ -11,6 +11,7 @@ pub mod generation;
 pub mod host_annotations;
 pub mod host_text;
 pub mod hostnames;
+pub mod images;
 pub mod metadata;
 pub mod mirrored_class;
 pub mod namespace_labels;

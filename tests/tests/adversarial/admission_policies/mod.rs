@@ -9,6 +9,7 @@ mod endpoint_cost;
 mod events;
 mod gateway;
 mod host_users;
+mod images;
 mod ingresses_and_routes;
 mod kubelet_sizes;
 mod kubelets;
@@ -180,7 +181,8 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
-        "pods": {"deviceVariables": ["NVIDIA_GDS"], "capabilities": ["IPC_LOCK"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
+        "pods": {"images": ["docker.io/library/*", "registry.example.com/{namespace}/{tenant}/*", "registry.example.com/base/cuda", "localhost:5000/*"],
+            "deviceVariables": ["NVIDIA_GDS"], "capabilities": ["IPC_LOCK"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
             "annotations": ["example.com/note", "tools.example.com/*"], "labels": ["example.com/tier", "teams.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"], "labels": ["pool"]},
@@ -264,6 +266,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     shared_nodes::pods(&credential, admin).await;
     shared_nodes::capabilities(&credential).await;
     pods::changes(&credential, admin).await;
+    images::of_pods(&credential, admin).await;
     annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;
     objects::services_and_endpoints(&credential, admin).await;

@@ -6,6 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | images | those that the class lists, completed as container runtimes do; without a list, every image | `images` |
 //! | size of labels and annotations | limited | `metadata_size` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
@@ -33,6 +34,7 @@ mod endpoint;
 mod environment;
 pub mod gang;
 mod grace;
+mod images;
 mod metadata_size;
 mod own_labels;
 pub mod placement;

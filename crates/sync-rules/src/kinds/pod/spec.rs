@@ -1,7 +1,7 @@
 //! The pod's spec: the table, and the fields that are translated.
 
 use super::{
-    claims, container, environment, grace, scheduling, security, shared,
+    claims, container, environment, grace, images, scheduling, security, shared,
     tables::{DNS_CONFIG, HOST_ALIAS, OS, READINESS_GATE, SCHEDULING_GATE},
     volumes,
 };
@@ -117,6 +117,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
             spec.insert(field.into(), containers.into());
         }
     }
+    images::check(cache, source, issues);
     let claims = claims::translate(cache, name, pod, issues);
     if !claims.is_empty() {
         spec.insert("resourceClaims".into(), claims.into());

@@ -15,9 +15,9 @@ use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, ExpirationPolicy, NodeMode,
     SchedulingMode, StorageOffer, SyncPolicy, TenantAccess, TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
-    hostnames,
+    hostnames, images,
     network::ClassNetwork,
-    sync_policy::{IngressPolicy, SharedNodesPolicy, allows},
+    sync_policy::{IngressPolicy, PodPolicy, SharedNodesPolicy, allows},
 };
 use chosen_version::choose_version;
 use ipnet::IpNet;
@@ -145,6 +145,7 @@ pub fn resolve(
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
             endpoint: spec.service(),
             sync: SyncPolicy {
+                pods: expand_images(cluster, &rules.sync.pods),
                 ingress: expand_hostnames(cluster, &rules.sync.ingress),
                 shared_nodes: restrict_shared_nodes(cluster, &rules.sync.shared_nodes),
                 ..rules.sync.clone()
@@ -189,6 +190,7 @@ pub(super) fn under_rules(accepted: Settings, cluster: &TenantCluster, rules: &T
     let accepted = without_removed(accepted, cluster, Some(rules));
     Settings {
         sync: SyncPolicy {
+            pods: expand_images(cluster, &rules.sync.pods),
             ingress: expand_hostnames(cluster, &rules.sync.ingress),
             shared_nodes: SharedNodesPolicy {
                 pools: accepted.sync.shared_nodes.pools,
@@ -240,6 +242,21 @@ fn expand_hostnames(cluster: &TenantCluster, rules: &IngressPolicy) -> IngressPo
     let expand = |template: &String| hostnames::expand(template, &name, &namespace);
     IngressPolicy {
         hostnames: rules.hostnames.iter().map(expand).collect(),
+        ..rules.clone()
+    }
+}
+
+/// The rules for pods with the tenant's own names in place of placeholders in images, as with host names.
+fn expand_images(cluster: &TenantCluster, rules: &PodPolicy) -> PodPolicy {
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    let expand = |templates: &Vec<String>| {
+        let templates = templates.iter();
+        templates
+            .map(|template| images::expand(template, &name, &namespace))
+            .collect()
+    };
+    PodPolicy {
+        images: rules.images.as_ref().map(expand),
         ..rules.clone()
     }
 }

@@ -70,6 +70,24 @@ fn host_names_are_those_of_the_tenant() {
 }
 
 #[test]
+fn images_are_those_of_the_tenant_also_while_its_spec_is_not_accepted() {
+    let mut cluster = cluster(Some("gold"), None);
+    cluster.metadata.namespace = Some("team-a".into());
+    let mut class = class("gold").as_ref().clone();
+    class.spec.sync.pods.images = Some(vec![
+        "registry.example.com/{namespace}/{tenant}/*".into(),
+        "docker.io/library/*".into(),
+    ]);
+    let settings = resolve(&cluster, |_: &str| Some(Arc::new(class.clone()))).unwrap();
+    let expanded = ["registry.example.com/team-a/a/*", "docker.io/library/*"];
+    assert_eq!(settings.sync.pods.images.as_deref().unwrap(), expanded);
+    let annotations = policy_annotations::annotations(&settings.sync, settings.class_name(), None);
+    assert_eq!(annotations[policy_annotations::IMAGES], expanded.join(","));
+    let later = under_rules(settings, &cluster, &class.spec);
+    assert_eq!(later.sync.pods.images.as_deref().unwrap(), expanded);
+}
+
+#[test]
 fn the_scheduling_mode_of_the_tenant_wins() {
     let mut cluster = cluster(Some("gold"), None);
     cluster.spec.scheduling_mode = Some(SchedulingMode::Host);

@@ -5,6 +5,7 @@ mod capability;
 mod class;
 mod device_variables;
 mod gates;
+mod images;
 mod own_taint;
 mod property;
 mod reported_status;
