@@ -96,6 +96,21 @@ pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
 /// Networks of the host without pods, in which no endpoint may lie.
 pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";
 
+/// What the keys of all of these begin with.
+const PREFIXES: [&str; 3] = ["allow.berth.dev/", "deny.berth.dev/", "limit.berth.dev/"];
+
+/// Keys of policy annotations that a namespace has and that are not wanted there. `found` are all of its annotations.
+pub fn find_surplus<'a>(
+    wanted: &BTreeMap<String, String>,
+    found: &'a BTreeMap<String, String>,
+) -> impl Iterator<Item = &'a str> {
+    let is_policy = |key: &str| PREFIXES.iter().any(|prefix| key.starts_with(*prefix));
+    found
+        .keys()
+        .map(String::as_str)
+        .filter(move |key| is_policy(key) && !wanted.contains_key(*key))
+}
+
 /// The annotations for networks outside the tenant.
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     let NetworkLimits {
@@ -263,6 +278,24 @@ mod tests {
     #[test]
     fn a_class_that_allows_nothing_has_no_annotations() {
         assert_eq!(annotations(&SyncPolicy::default(), "default", None), BTreeMap::new());
+    }
+
+    #[test]
+    fn rules_that_are_not_wanted_are_surplus_and_annotations_of_others_are_not() {
+        let map = |keys: &[&str]| -> BTreeMap<String, String> {
+            keys.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect()
+        };
+        let found = map(&[
+            SHARED_POOLS,
+            CAPABILITIES,
+            CLOSED_TO_ENDPOINTS,
+            USER_QUOTAS,
+            "berth.dev/owner-uid",
+            "example.com/a",
+        ]);
+        let wanted = map(&[SHARED_POOLS, RUNTIME_CLASSES]);
+        let surplus: Vec<&str> = find_surplus(&wanted, &found).collect();
+        assert_eq!(surplus, [CAPABILITIES, CLOSED_TO_ENDPOINTS, USER_QUOTAS]);
     }
 
     #[test]

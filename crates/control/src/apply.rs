@@ -66,6 +66,18 @@ impl Applier {
     where
         K: Resource<DynamicType = ()> + Serialize + Sync,
     {
+        self.apply_and_look(object).await.map(drop)
+    }
+
+    /// As [`Applier::apply`]. Returns the metadata that the object has then, with what other managers own as well; none if exactly this was applied a
+    /// short while ago.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn apply_and_look<K>(&self, object: &K) -> Result<Option<ObjectMeta>, ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + Sync,
+    {
         self.send(&ApiResource::erase::<K>(&()), object, object.meta(), true)
             .await
     }
@@ -80,6 +92,7 @@ impl Applier {
     {
         self.send(&ApiResource::erase::<K>(&()), object, object.meta(), false)
             .await
+            .map(drop)
     }
 
     /// As [`Applier::apply`]. If the API server refuses (422), what exists is deleted and made anew: only for objects with which nothing else is
@@ -117,7 +130,7 @@ impl Applier {
     /// # Errors
     /// The API server refuses or does not answer.
     pub async fn apply_dynamic(&self, resource: &ApiResource, object: &DynamicObject) -> Result<(), ApplyError> {
-        self.send(resource, object, &object.metadata, true).await
+        self.send(resource, object, &object.metadata, true).await.map(drop)
     }
 
     async fn send(
@@ -126,7 +139,7 @@ impl Applier {
         object: &(impl Serialize + Sync),
         metadata: &ObjectMeta,
         skip_known: bool,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<Option<ObjectMeta>, ApplyError> {
         let name = metadata.name.clone().unwrap_or_default();
         let namespace = metadata.namespace.clone();
         let key = format!("{} {}/{name}", resource.kind, namespace.as_deref().unwrap_or_default());
@@ -144,7 +157,7 @@ impl Applier {
                 .get(&key)
                 .is_some_and(|(earlier, at)| *earlier == hash && at.elapsed() < REFRESH)
             {
-                return Ok(());
+                return Ok(None);
             }
         }
         let api: Api<DynamicObject> = match &namespace {
@@ -152,9 +165,9 @@ impl Applier {
             None => Api::all_with(self.client.clone(), resource),
         };
         let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-        api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;
+        let applied = api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;
         lock(&self.applied).insert(key, (hash, Instant::now()));
-        Ok(())
+        Ok(Some(applied.metadata))
     }
 }
 

@@ -57,6 +57,21 @@ fn every_value_is_in_the_readme_and_nothing_else() {
 }
 
 #[test]
+fn notes_warn_of_values_that_take_protection_away() {
+    let notes = read("templates/NOTES.txt");
+    for value in [
+        "admissionPolicies.enabled is false",
+        "admissionPolicies.requireUse is false",
+        "networkPolicies.enabled is false",
+        "tenants.withoutClass is BuiltInDefaults",
+        "gpuMetrics.allowInsecureToken is true",
+        "snapshots.allowHTTP is true",
+    ] {
+        assert!(notes.contains(&format!("WARNING: {value}. ")), "{value}");
+    }
+}
+
+#[test]
 fn every_value_has_the_same_description_in_the_schema_and_in_values_yaml() {
     let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
     let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();

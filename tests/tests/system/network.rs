@@ -68,6 +68,21 @@ async fn patch(host: &TestCluster, tenant: &Tenant, network: Value) {
     host.patch_tenant(&tenant.namespace, &tenant.name, &spec).await;
 }
 
+/// What is not declared any more is gone, also if somebody else owns the annotation as well, by an apply of what is there.
+async fn rules_end_whoever_owns_them(host: &TestCluster, tenant: &Tenant) {
+    const RULE: &str = "allow.berth.dev/egress-cidrs";
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
+    let name = tenant.id.workload_namespace();
+    let same = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": {(RULE): "10.20.0.0/16"}}});
+    let params = PatchParams::apply("other");
+    namespaces.patch(&name, &params, &Patch::Apply(&same)).await.unwrap();
+    patch(host, tenant, json!({"egress": {"allow": []}})).await;
+    until_true("the rule is gone", SOON, async || {
+        !namespaces.get(&name).await.unwrap().annotations().contains_key(RULE)
+    })
+    .await;
+}
+
 pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<TestCluster>) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "bordered"}, "spec": {
         "network": {"egress": {"allowedCIDRs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
@@ -138,6 +153,7 @@ pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<Te
     })
     .await;
     assert_eq!(declared(&policies).await, ["10.20.0.0/16"]);
+    rules_end_whoever_owns_them(&host, &tenant).await;
     patch(&host, &tenant, json!({"egress": null})).await;
 
     // A policy that is deleted or changed by hand is restored.

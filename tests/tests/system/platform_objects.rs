@@ -208,6 +208,38 @@ async fn edits_are_denied(admin: &Client) {
     maps.delete("mine", &DeleteParams::default()).await.unwrap();
 }
 
+/// Nobody owns fields of the platform's objects as well: they would stay when a manifest drops them. Stored objects are migrated even so.
+async fn owners_of_fields_stay(admin: &Client) {
+    let policies: Api<NetworkPolicy> = Api::namespaced(admin.clone(), "platform");
+    let before = policies.get("deny").await.unwrap().metadata;
+    let apply = |metadata: Value, spec: Value| {
+        let mut object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata});
+        if !spec.is_null() {
+            object["spec"] = spec;
+        }
+        Patch::Apply(object)
+    };
+    let same = apply(
+        json!({"name": "deny"}),
+        json!({"podSelector": {}, "policyTypes": ["Ingress"]}),
+    );
+    let mine = PatchParams::apply("mine");
+    assert_denied("apply what is there", policies.patch("deny", &mine, &same).await);
+    let none = Patch::Merge(json!({"metadata": {"managedFields": [{}]}}));
+    assert_denied(
+        "forget the owners",
+        policies.patch("deny", &PatchParams::default(), &none).await,
+    );
+    // As the controller of StorageVersionMigrations does it.
+    let nothing = apply(
+        json!({"uid": before.uid, "resourceVersion": before.resource_version}),
+        Value::Null,
+    );
+    let migrator = PatchParams::apply("storage-version-migrator-controller");
+    let migrated = policies.patch("deny", &migrator, &nothing).await.unwrap();
+    assert_eq!(migrated.metadata.managed_fields, before.managed_fields);
+}
+
 /// Every way to delete one of them.
 async fn deletions_are_denied(admin: &Client) {
     let delete = DeleteParams::default();
@@ -262,6 +294,7 @@ pub(crate) async fn nobody_in_a_tenant_changes_the_platforms_objects(host: Arc<T
     let tenant = create_tenant(&host, "platform-denied", KUBERNETES_DEFAULT, BASE).await;
     let admin = &tenant.client;
     edits_are_denied(admin).await;
+    owners_of_fields_stay(admin).await;
     deletions_are_denied(admin).await;
     identities_and_apis_cannot_be_taken(admin).await;
     own_objects_are_kept(admin).await;

@@ -8,7 +8,7 @@ use super::{
     super::certificates::{CONTROL_USER, TENANT_USER},
     own_objects::{OWN, is_one_of},
     platform_objects::{AGGREGATION, API_SERVER_USER, same_labels_and_life},
-    static_policies::{add_file, binding, changes_nothing, policy, rule, validation},
+    static_policies::{add_file, binding, changes_no_content, policy, rule, validation},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn own_object_policy() -> Value {
         format!("({KEPT_BY_TENANT})"),
         format!("({SAME_SPEC})"),
         format!("({AGGREGATION} && {})", same_labels_and_life()),
-        format!("({})", changes_nothing()),
+        format!("({})", changes_no_content()),
         "!variables.isOwn".into(),
     ];
     policy(

@@ -111,8 +111,19 @@ pub(super) fn rule(group: &str, operations: &[&str], resources: &[&str]) -> Valu
     json!({"apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": resources, "scope": "*"})
 }
 
-/// Whether a request is an update that changes nothing but what every update does, as those by which stored objects are migrated.
+/// Whether a request is an update that changes nothing but what every update does, as those by which stored objects are migrated. Who owns
+/// the fields is a part of the object: somebody who owned them as well would keep those that their owner gives up.
 pub(super) fn changes_nothing() -> String {
+    changes_only("['resourceVersion', 'generation']")
+}
+
+/// The same, but the fields may have other owners.
+pub(super) fn changes_no_content() -> String {
+    changes_only("['managedFields', 'resourceVersion', 'generation']")
+}
+
+/// Whether a request is an update that changes these fields of the metadata at most.
+fn changes_only(fields: &str) -> String {
     let same = |new: &str, old: &str, except: &str| {
         format!(
             "{new}.all(key, key in {except} || (key in {old} && {new}[key] == {old}[key])) && \
@@ -122,11 +133,7 @@ pub(super) fn changes_nothing() -> String {
     format!(
         "request.operation == 'UPDATE' && {} && {}",
         same("object", "oldObject", "['metadata']"),
-        same(
-            "object.metadata",
-            "oldObject.metadata",
-            "['managedFields', 'resourceVersion', 'generation']"
-        )
+        same("object.metadata", "oldObject.metadata", fields)
     )
 }
 

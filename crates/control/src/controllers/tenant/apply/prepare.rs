@@ -7,6 +7,7 @@ use super::{
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
         settings::Settings,
+        target::Tenant,
         withdrawn_kinds,
     },
     Accepted, absent_syncer, argo_cd, encryption,
@@ -15,12 +16,17 @@ use super::{
 };
 use crate::{
     control_plane::{Authorities, Endpoints, ServiceRange},
-    error::{FirstError, ReconcileError},
+    error::{FirstError, ReconcileError, api},
     network::{self, HostNetwork, NetworkIsolation, NodePortAccess},
 };
 use berth_api::{NetworkLimits, dns_server, policy_annotations, ranges};
 use ipnet::IpNet;
-use kube::ResourceExt;
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// A tenant whose namespaces, keys, datastore identity, addresses and NetworkPolicies exist. Only [`prepare`] makes one.
@@ -228,10 +234,40 @@ async fn apply_namespaces(
         annotations.insert(policy_annotations::USER_QUOTAS.into(), limited.into());
     }
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
-        let applied = tenant.memory.host.apply(&namespace).await;
-        applied.map_err(in_step(TenantError::Namespaces))?;
+        let applied = tenant.memory.host.apply_and_look(&namespace).await;
+        if let Some(found) = applied.map_err(in_step(TenantError::Namespaces))? {
+            let withdrawn = withdraw_rules(context, tenant, &namespace.metadata, &found).await;
+            withdrawn.map_err(in_step(TenantError::Namespaces))?;
+        }
     }
     Ok(())
+}
+
+/// Takes rules from a namespace that the class does not give any more. An apply leaves those that somebody else owns as well. Everybody can own them who
+/// has rights on namespaces and applies what is there already: that changes nothing, so that no policy denies it.
+async fn withdraw_rules(
+    context: &TenantContext,
+    tenant: &Tenant,
+    wanted: &ObjectMeta,
+    found: &ObjectMeta,
+) -> Result<(), ReconcileError> {
+    let (Some(wanted), Some(annotations)) = (&wanted.annotations, &found.annotations) else {
+        return Ok(());
+    };
+    let surplus = policy_annotations::find_surplus(wanted, annotations);
+    let surplus: Map<String, Value> = surplus.map(|key| (key.to_owned(), Value::Null)).collect();
+    if surplus.is_empty() {
+        return Ok(());
+    }
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let patch = Patch::Merge(json!({"metadata": {"uid": found.uid, "annotations": surplus}}));
+    let name = found.name.as_deref().unwrap_or_default();
+    let patched = namespaces.patch(name, &PatchParams::default(), &patch).await;
+    patched.map(drop).map_err(|error| {
+        // Else it would be looked at again minutes later.
+        tenant.memory.host.forget_kind("Namespace");
+        api("take a rule of the class from a namespace")(error)
+    })
 }
 
 /// Applies the limits of what the tenant may create on the host. Before quotas are decided, they stay as they are.

@@ -118,3 +118,21 @@ async fn the_pod_security_level_is_lower_only_where_policies_are_installed() {
         assert_eq!(given.is_null(), !has_policies, "{namespace}");
     }
 }
+
+/// Who has rights on namespaces can own annotations there as well, and an apply leaves those: the scripted host leaves all.
+#[tokio::test]
+async fn rules_that_a_class_takes_away_are_gone_whoever_owns_them() {
+    const RULE: &str = "allow.berth.dev/runtime-classes";
+    let mut fixture = Fixture::new();
+    let path = format!("/api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let annotations = |fixture: &Fixture| fixture.host.get(&path).unwrap()["metadata"]["annotations"].clone();
+    fixture.give_class(&json!({"sync": {"pods": {"runtimeClasses": ["kata"], "schedulers": ["other"]}}}));
+    fixture.reconcile().await.unwrap();
+    assert_eq!(annotations(&fixture)[RULE], "kata");
+    fixture.set_class(&json!({"sync": {"pods": {"schedulers": ["other"]}}}));
+    fixture.reconcile().await.unwrap();
+    let left = annotations(&fixture);
+    assert!(left.get(RULE).is_none(), "{left}");
+    assert_eq!(left["allow.berth.dev/schedulers"], "other");
+    assert!(!left["berth.dev/owner-uid"].is_null(), "{left}");
+}
