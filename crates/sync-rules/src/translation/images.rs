@@ -18,6 +18,11 @@ pub const LOCALHOST: &str = "localhost";
 /// The end of a pattern for every repository of a folder.
 pub const ALL_BELOW: &str = "/*";
 
+/// The part of an image that fits [`REFERENCE`], without tag and digest, for the admission policy.
+pub const WITHOUT_TAG: &str = "^([^/@]+/)*[^/:@]+";
+/// Names without tag and digest that begin with a registry, for the admission policy.
+pub const WITH_REGISTRY: &str = "^([^/]*[.:][^/]*|localhost)/";
+
 /// Names of images, with tag and digest. The excluded ones could be IDs of images: they have no slash, and are an algorithm or hexadecimal digits.
 pub static REFERENCE: Pattern = Pattern::limited(
     concat!(
@@ -265,7 +270,46 @@ mod tests {
         }
     }
 
+    /// The name as the expression of the policy `berth-images` makes it, step by step.
+    fn full_name_in_the_policy(image: &str) -> Option<String> {
+        if !REFERENCE.is_match(image) {
+            return None;
+        }
+        let [without_tag, with_registry] = [WITHOUT_TAG, WITH_REGISTRY].map(|text| Regex::new(text).unwrap());
+        let name = without_tag.find(image).unwrap().as_str();
+        let is_hub = [HUB, OLD_HUB].iter().any(|hub| name.starts_with(&format!("{hub}/")));
+        if with_registry.is_match(name) && !is_hub {
+            return Some(name.to_owned());
+        }
+        let path = if is_hub {
+            &name[name.find('/').unwrap() + 1..]
+        } else {
+            name
+        };
+        let folder = if path.contains('/') { "" } else { LIBRARY };
+        Some(format!("{HUB}/{folder}{path}"))
+    }
+
     proptest! {
+        #[test]
+        fn the_policy_completes_names_as_translation_does(
+            start in "((index[.])?docker[.]io|localhost|a[.]b|a)?(:[0-9]{1,2})?/?",
+            rest in "[a-c7.:/@_-]{0,8}(:[A-c7._-]{1,3})?(@[a-c]{1,2}:[0-9a-f]{1,3})?",
+        ) {
+            let image = format!("{start}{rest}");
+            prop_assert_eq!(full_name(&image), full_name_in_the_policy(&image), "{}", image);
+        }
+
+        /// Else an entry would allow nothing.
+        #[test]
+        fn an_entry_of_a_class_is_a_name_that_is_complete(
+            entry in "(docker[.]io/library|localhost|localhost:5000|a[.]b|a-b:1|10[.]0[.]0[.]1)(/[a-c0-9]{1,3}([._-]{1,2}[a-c]){0,2}){1,3}"
+        ) {
+            prop_assert!(Regex::new(IMAGE_PATTERN).unwrap().is_match(&entry));
+            prop_assert_eq!(full_name(&entry), Some(entry.clone()));
+            prop_assert!(is_allowed(&[entry.as_str()], &format!("{entry}:1{DIGEST}")));
+        }
+
         /// What is compared is what a runtime pulls: completing a complete name changes nothing, and it never leaves its registry.
         #[test]
         fn complete_names_stay_as_they_are(image in "[a-c.:/@-]{1,12}") {
