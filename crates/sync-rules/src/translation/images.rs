@@ -29,7 +29,7 @@ pub static REFERENCE: Pattern = Pattern::limited(
         r"^[a-z0-9]+([._-]+[a-z0-9]+)*((:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+)?",
         r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[a-z0-9]+:[0-9a-f]+)?$"
     ),
-    &["^(sha[0-9]+|[0-9a-f]+)([:@]|$)"],
+    &["^(sha[0-9]+|[0-9a-f]+)([:@][^/]*)?$"],
     600,
     "names such as registry.example.com/team/app:1. IDs of images are none, and names that could be an ID need a registry, as in docker.io/library/cafe",
 );
@@ -120,6 +120,9 @@ mod tests {
             ("localhost:5000/x:1", "localhost:5000/x"),
             ("registry:5000/x", "registry:5000/x"),
             ("registry/x", "docker.io/registry/x"),
+            ("cafe:5000/x", "cafe:5000/x"),
+            ("sha256:5000/x:1", "sha256:5000/x"),
+            ("cafe/x:1", "docker.io/cafe/x"),
             ("10.0.0.1/x", "10.0.0.1/x"),
             ("registry.example.com/teams/a/b:v1_2", "registry.example.com/teams/a/b"),
             ("registry.example.com:443/a__b", "registry.example.com:443/a__b"),
@@ -142,6 +145,7 @@ mod tests {
             "cafe",
             "cafe:latest",
             "cafe@sha256:0123",
+            "cafe:latest@sha256:0123",
             "7",
             "Registry.example.com/x",
             "Foo/x",
@@ -303,7 +307,7 @@ mod tests {
         /// Else an entry would allow nothing.
         #[test]
         fn an_entry_of_a_class_is_a_name_that_is_complete(
-            entry in "(docker[.]io/library|localhost|localhost:5000|a[.]b|a-b:1|10[.]0[.]0[.]1)(/[a-c0-9]{1,3}([._-]{1,2}[a-c]){0,2}){1,3}"
+            entry in "(docker[.]io/library|localhost|localhost:5000|a[.]b|a:1|a-b:1|10[.]0[.]0[.]1)(/[a-c0-9]{1,3}([._-]{1,2}[a-c]){0,2}){1,3}"
         ) {
             prop_assert!(Regex::new(IMAGE_PATTERN).unwrap().is_match(&entry));
             prop_assert_eq!(full_name(&entry), Some(entry.clone()));
