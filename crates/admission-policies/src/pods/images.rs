@@ -4,10 +4,7 @@
 
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, field_checks, validation};
 use berth_api::policy_annotations;
-use berth_sync_rules::translation::images::{ALL_BELOW, HUB, LIBRARY, LOCALHOST, OLD_HUB, REFERENCE};
-
-/// The part of an image that fits [`REFERENCE`], without tag and digest.
-const WITHOUT_TAG: &str = "^([^/@]+/)*[^/:@]+";
+use berth_sync_rules::translation::images::{ALL_BELOW, HUB, LIBRARY, OLD_HUB, REFERENCE, WITH_REGISTRY, WITHOUT_TAG};
 
 /// The image of the container `c`.
 const IMAGE: &str = "c.?image.orValue('')";
@@ -103,7 +100,7 @@ fn is_listed(image: &str) -> String {
 fn full_name(name: &str) -> String {
     let hub = format!("({name}.startsWith('{HUB}/') || {name}.startsWith('{OLD_HUB}/'))");
     format!(
-        "{name}.matches(r'^([^/]*[.:][^/]*|{LOCALHOST})/') && !{hub} ? {name} : \
+        "{name}.matches(r'{WITH_REGISTRY}') && !{hub} ? {name} : \
          [{hub} ? {name}.substring({name}.indexOf('/') + 1) : {name}].map(p, \
          '{HUB}/' + (p.contains('/') ? '' : '{LIBRARY}') + p)[0]"
     )
@@ -161,7 +158,7 @@ mod tests {
     /// They are put into expressions as they are.
     #[test]
     fn names_need_no_quotes() {
-        for text in [HUB, OLD_HUB, LIBRARY, LOCALHOST, ALL_BELOW, WITHOUT_TAG] {
+        for text in [HUB, OLD_HUB, LIBRARY, ALL_BELOW, WITHOUT_TAG, WITH_REGISTRY] {
             assert!(!text.contains(['\'', '\\']), "{text}");
         }
     }

@@ -18,13 +18,18 @@ pub const LOCALHOST: &str = "localhost";
 /// The end of a pattern for every repository of a folder.
 pub const ALL_BELOW: &str = "/*";
 
+/// The part of an image that fits [`REFERENCE`], without tag and digest, for the admission policy.
+pub const WITHOUT_TAG: &str = "^([^/@]+/)*[^/:@]+";
+/// Names without tag and digest that begin with a registry, for the admission policy.
+pub const WITH_REGISTRY: &str = "^([^/]*[.:][^/]*|localhost)/";
+
 /// Names of images, with tag and digest. The excluded ones could be IDs of images: they have no slash, and are an algorithm or hexadecimal digits.
 pub static REFERENCE: Pattern = Pattern::limited(
     concat!(
         r"^[a-z0-9]+([._-]+[a-z0-9]+)*((:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+)?",
         r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[a-z0-9]+:[0-9a-f]+)?$"
     ),
-    &["^(sha[0-9]+|[0-9a-f]+)([:@]|$)"],
+    &["^(sha[0-9]+|[0-9a-f]+)([:@][^/]*)?$"],
     600,
     "names such as registry.example.com/team/app:1. IDs of images are none, and names that could be an ID need a registry, as in docker.io/library/cafe",
 );
@@ -115,6 +120,9 @@ mod tests {
             ("localhost:5000/x:1", "localhost:5000/x"),
             ("registry:5000/x", "registry:5000/x"),
             ("registry/x", "docker.io/registry/x"),
+            ("cafe:5000/x", "cafe:5000/x"),
+            ("sha256:5000/x:1", "sha256:5000/x"),
+            ("cafe/x:1", "docker.io/cafe/x"),
             ("10.0.0.1/x", "10.0.0.1/x"),
             ("registry.example.com/teams/a/b:v1_2", "registry.example.com/teams/a/b"),
             ("registry.example.com:443/a__b", "registry.example.com:443/a__b"),
@@ -137,6 +145,7 @@ mod tests {
             "cafe",
             "cafe:latest",
             "cafe@sha256:0123",
+            "cafe:latest@sha256:0123",
             "7",
             "Registry.example.com/x",
             "Foo/x",
@@ -265,7 +274,46 @@ mod tests {
         }
     }
 
+    /// The name as the expression of the policy `berth-images` makes it, step by step.
+    fn full_name_in_the_policy(image: &str) -> Option<String> {
+        if !REFERENCE.is_match(image) {
+            return None;
+        }
+        let [without_tag, with_registry] = [WITHOUT_TAG, WITH_REGISTRY].map(|text| Regex::new(text).unwrap());
+        let name = without_tag.find(image).unwrap().as_str();
+        let is_hub = [HUB, OLD_HUB].iter().any(|hub| name.starts_with(&format!("{hub}/")));
+        if with_registry.is_match(name) && !is_hub {
+            return Some(name.to_owned());
+        }
+        let path = if is_hub {
+            &name[name.find('/').unwrap() + 1..]
+        } else {
+            name
+        };
+        let folder = if path.contains('/') { "" } else { LIBRARY };
+        Some(format!("{HUB}/{folder}{path}"))
+    }
+
     proptest! {
+        #[test]
+        fn the_policy_completes_names_as_translation_does(
+            start in "((index[.])?docker[.]io|localhost|a[.]b|a)?(:[0-9]{1,2})?/?",
+            rest in "[a-c7.:/@_-]{0,8}(:[A-c7._-]{1,3})?(@[a-c]{1,2}:[0-9a-f]{1,3})?",
+        ) {
+            let image = format!("{start}{rest}");
+            prop_assert_eq!(full_name(&image), full_name_in_the_policy(&image), "{}", image);
+        }
+
+        /// Else an entry would allow nothing.
+        #[test]
+        fn an_entry_of_a_class_is_a_name_that_is_complete(
+            entry in "(docker[.]io/library|localhost|localhost:5000|a[.]b|a:1|a-b:1|10[.]0[.]0[.]1)(/[a-c0-9]{1,3}([._-]{1,2}[a-c]){0,2}){1,3}"
+        ) {
+            prop_assert!(Regex::new(IMAGE_PATTERN).unwrap().is_match(&entry));
+            prop_assert_eq!(full_name(&entry), Some(entry.clone()));
+            prop_assert!(is_allowed(&[entry.as_str()], &format!("{entry}:1{DIGEST}")));
+        }
+
         /// What is compared is what a runtime pulls: completing a complete name changes nothing, and it never leaves its registry.
         #[test]
         fn complete_names_stay_as_they_are(image in "[a-c.:/@-]{1,12}") {

@@ -82,6 +82,7 @@ pub(super) async fn of_pods(credential: &StolenCredential, admin: &Client) {
         "sha256:0123",
         "cafe",
         "cafe:latest",
+        "cafe:5000",
     ] {
         for (message, spec) in specs(denied) {
             credential.expect_denied(message, &credential.pod(&spec)).await;
