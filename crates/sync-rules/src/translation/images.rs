@@ -311,7 +311,8 @@ mod tests {
         ) {
             prop_assert!(Regex::new(IMAGE_PATTERN).unwrap().is_match(&entry));
             prop_assert_eq!(full_name(&entry), Some(entry.clone()));
-            prop_assert!(is_allowed(&[entry.as_str()], &format!("{entry}:1{DIGEST}")));
+            let tagged = format!("{entry}:1{DIGEST}");
+            prop_assert!(is_allowed(&[entry.as_str()], &tagged));
         }
 
         /// What is compared is what a runtime pulls: completing a complete name changes nothing, and it never leaves its registry.
