@@ -39,8 +39,12 @@ impl PlanningPass<'_> {
         self.keep_nodes(request, free, unplaced);
     }
 
-    /// Until when these free nodes are kept for a gang. None: it is not known since when they are free.
+    /// Until when these free nodes are kept for a gang. None: until it starts. It is not known since when they are free, or an autoscaler may add those that
+    /// it lacks: they do not come all at once, and what others could use is requested for these as well.
     fn kept_until(&self, request: usize, free: &[usize]) -> Option<Seconds> {
+        if self.may_be_extended() {
+            return None;
+        }
         let free_since = free.iter().filter_map(|at| self.view.nodes[*at].object.free_since);
         // While nobody waited for it, it was kept from nobody.
         let from = free_since.min()?.max(self.starved_from(request));
@@ -53,6 +57,13 @@ impl PlanningPass<'_> {
         let from = self.starved_from(request);
         self.replan_by(from);
         from <= self.view.now
+    }
+
+    /// Whether an autoscaler may add nodes.
+    fn may_be_extended(&self) -> bool {
+        let limits = self.view.pool.scale_up.as_ref();
+        let has_room = |max: u32| self.view.nodes.len() < max as usize;
+        limits.is_some_and(|limits| limits.max_nodes.is_none_or(has_room))
     }
 
     /// When a gang reaches the starvation limit.

@@ -123,6 +123,28 @@ fn nodes_that_were_kept_for_too_long_are_kept_for_no_other_gang() {
     assert!(matches!(&reserved.kind, ActionKind::Reserve { tenant, .. } if tenant == "b"));
 }
 
+#[test]
+fn free_nodes_are_kept_for_longer_where_an_autoscaler_may_add_those_that_a_gang_lacks() {
+    let has_actions = |pool: &str| {
+        let made = plan(&read_fleet(&format!(
+            "
+            pool h100 gpus=8 starvation=600 {pool}
+            tenant a
+            group a/burst h100 0..8
+            demand a/burst train-4 4x8 gang since=3600
+            tenant b
+            group b/web h100 0..8
+            demand b/web chat 1x8 since=5
+            node n1..n2 free=3600
+            node n3..n4 b/web used=8 age=3600
+            "
+        )));
+        !made.actions.is_empty()
+    };
+    assert!(has_actions("") && has_actions("scaled max-nodes=4"));
+    assert!(!has_actions("scaled max-nodes=5") && !has_actions("scaled"));
+}
+
 scenario!(
     the_tightest_domain_is_taken_and_whole_ones_stay_whole,
     "
