@@ -139,6 +139,8 @@ pub struct Node {
     pub pods: u32,
     /// Since when no pod with GPUs runs on it. None: it is in use.
     pub idle_since: Option<Seconds>,
+    /// Since when it is free. None: it is not, or that is not known.
+    pub free_since: Option<Seconds>,
     /// Only pods that use none of its devices keep it: they would come again if it were released as idle. It is idle all the same, and
     /// goes to others that lack it.
     pub kept_by_pods: bool,

@@ -1,4 +1,5 @@
-//! A gang that has waited long enough is no longer overtaken: free nodes are kept for it.
+//! A gang that has waited long enough is no longer overtaken: free nodes are kept for it. Not for ever: where others wait as well, a node that stands idle
+//! for a gang does no work. The longer the gang has waited, the longer nodes are kept, so that it has all of them at one time in the end.
 
 use crate::available::AvailableNodes;
 use crate::load::Load;
@@ -9,10 +10,15 @@ use std::cmp::Reverse;
 
 /// Starvation limit of a pool that does not set one.
 const DEFAULT_STARVATION_LIMIT: Seconds = 600;
+/// For how long free nodes are kept for a gang at least.
+const LEAST_KEEPING_TIME: Seconds = 600;
+/// Free nodes are kept for a gang for this part of the time that it has waited by then, if that is longer: a tenth.
+const PART_OF_WAIT: Seconds = 10;
 
 impl PlanningPass<'_> {
     /// Keeps nodes, as they become free, for a gang that is next and has reached the starvation limit, until it can have all its
-    /// nodes. For one gang at a time, so that the pool does not stand still.
+    /// nodes. For one gang at a time, so that the pool does not stand still. If one of them has been kept for too long, all are for others in this plan, and
+    /// nodes that become free later are kept again.
     pub fn keep_nodes_for_starved_gang(&mut self, request: usize, placement: Placement) {
         if !self.is_starved(request) || self.starved_gang.is_some() || !self.is_reachable(request) {
             return;
@@ -22,16 +28,48 @@ impl PlanningPass<'_> {
             Topology::Any => (placement.free, placement.unplaced),
             Topology::SingleDomain => self.find_most_promising_domain(request),
         };
+        if let Some(until) = self.kept_until(request, &free) {
+            // No other gang has its turn instead: it would keep the same nodes.
+            if until <= self.view.now {
+                return;
+            }
+            self.replan_by(until);
+        }
         // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
         self.keep_nodes(request, free, unplaced);
     }
 
+    /// Until when these free nodes are kept for a gang. None: until it starts. It is not known since when they are free, or an autoscaler may add those that
+    /// it lacks: they do not come all at once, and what others could use is requested for these as well.
+    fn kept_until(&self, request: usize, free: &[usize]) -> Option<Seconds> {
+        if self.may_be_extended() {
+            return None;
+        }
+        let free_since = free.iter().filter_map(|at| self.view.nodes[*at].object.free_since);
+        // While nobody waited for it, it was kept from nobody.
+        let from = free_since.min()?.max(self.starved_from(request));
+        let waited_before = from - self.view.requests[request].demand.waiting_since;
+        Some(from + LEAST_KEEPING_TIME.max(waited_before / (PART_OF_WAIT - 1)))
+    }
+
     /// Whether a gang has reached the starvation limit. Asks for the next plan at that time otherwise.
     pub fn is_starved(&mut self, request: usize) -> bool {
-        let since = self.view.requests[request].demand.waiting_since;
-        let from = since + self.view.pool.starvation_limit.unwrap_or(DEFAULT_STARVATION_LIMIT);
+        let from = self.starved_from(request);
         self.replan_by(from);
         from <= self.view.now
+    }
+
+    /// Whether an autoscaler may add nodes.
+    fn may_be_extended(&self) -> bool {
+        let limits = self.view.pool.scale_up.as_ref();
+        let has_room = |max: u32| self.view.nodes.len() < max as usize;
+        limits.is_some_and(|limits| limits.max_nodes.is_none_or(has_room))
+    }
+
+    /// When a gang reaches the starvation limit.
+    fn starved_from(&self, request: usize) -> Seconds {
+        let limit = self.view.pool.starvation_limit.unwrap_or(DEFAULT_STARVATION_LIMIT);
+        self.view.requests[request].demand.waiting_since + limit
     }
 
     /// Keeps free nodes for a gang. `unplaced`: its pods that do not fit there.

@@ -24,6 +24,8 @@ pub struct Options {
     pub reclaim_grace_period: Seconds,
     /// When borrowed nodes are reclaimed.
     pub reclaim: Reclaim,
+    /// How long smaller jobs may use free nodes while a gang waits.
+    pub starvation_limit: Seconds,
     /// How much of its work an evicted job keeps.
     pub checkpoint: Checkpoint,
     /// The minimum time between two plans.
@@ -42,6 +44,7 @@ impl Default for Options {
             min_hold_duration: 600,
             reclaim_grace_period: 300,
             reclaim: Reclaim::default(),
+            starvation_limit: 600,
             checkpoint: Checkpoint::Every(1800),
             plan_every: 5,
         }
@@ -62,6 +65,7 @@ impl Options {
             min_hold_duration,
             reclaim_grace_period,
             reclaim: _,
+            starvation_limit,
             checkpoint,
             plan_every,
         } = *self;
@@ -77,6 +81,7 @@ impl Options {
             idle_timeout,
             min_hold_duration,
             reclaim_grace_period,
+            starvation_limit,
             plan_every,
         ];
         let year = 365 * 24 * 3600;

@@ -58,6 +58,9 @@ pub(crate) struct SimulateArguments {
     /// When borrowed nodes are reclaimed.
     #[arg(long, value_enum, default_value_t = ReclaimArgument::NominalQuota)]
     reclaim: ReclaimArgument,
+    /// How long smaller jobs may use free nodes while a gang waits.
+    #[arg(long, default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
+    starvation_limit: i64,
     /// How often jobs save their work, which is where they go on after an eviction; 0s: always, never: they begin again.
     #[arg(long, default_value = "30m", value_parser = parse_checkpoint, value_name = "TIME|never")]
     checkpoint: Checkpoint,
@@ -116,6 +119,7 @@ impl SimulateArguments {
                 ReclaimArgument::NominalQuota => Reclaim::NominalQuota,
                 ReclaimArgument::FairShare => Reclaim::FairShare,
             },
+            starvation_limit: self.starvation_limit,
             checkpoint: self.checkpoint,
             plan_every: self.plan_every,
         }

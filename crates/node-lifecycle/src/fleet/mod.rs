@@ -148,6 +148,9 @@ pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
         .iter()
         .map(|node| planner_node(node, input, now, &pools, &devices, &collected, &repairs))
         .collect();
+    input
+        .idle
+        .forget_deleted(observed.iter().map(|node| node.name.as_str()));
     let fleet = Fleet {
         now,
         pools: { pools.into_iter() }

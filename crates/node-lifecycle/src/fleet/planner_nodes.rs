@@ -42,11 +42,13 @@ pub(super) fn planner_node(
     let users = node.list_users(devices);
     // Those that select the node and use none of its devices keep it, and it is idle.
     let is_in_use = users.iter().any(|pod| demand::uses_node_of(pod, devices));
-    let idle_since = if let NodeState::Owned(owner) = &state {
-        input.idle.track(node.object, is_in_use, owner.since, now)
-    } else {
-        input.idle.forget(&node.name);
-        None
+    let (idle_since, free_since) = match &state {
+        NodeState::Owned(owner) => (input.idle.track(node.object, is_in_use, owner.since, now), None),
+        NodeState::Free => (None, Some(input.idle.track_free(node.object, now))),
+        NodeState::Unavailable { .. } | NodeState::Draining { .. } | NodeState::Recycling { .. } => {
+            input.idle.forget(&node.name);
+            (None, None)
+        }
     };
     let mut capacity = node.capacity.clone();
     for (resource, limit) in collected.limits.get(&node.pool).into_iter().flatten() {
@@ -61,6 +63,7 @@ pub(super) fn planner_node(
         recorded_gpus,
         pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
         idle_since,
+        free_since,
         kept_by_pods: idle_since.is_some() && !users.is_empty(),
         gangs: list_gangs(&node.pods),
         priority: users.iter().map(|pod| pod.priority).max().unwrap_or_default(),
@@ -160,10 +163,12 @@ fn planner_state(node: &ObservedNode<'_>, needs_repair: bool, now: Seconds) -> N
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Assignment, node::is_assignable};
+    use crate::fleet::testing::{GPU, Objects, free_node, gpu_pool, in_state, later_snapshot};
+    use crate::{Assignment, idle::IdleTracker, node::is_assignable};
     use berth_planner::Amounts;
     use k8s_openapi::api::core::v1::{Node as HostObject, Taint};
     use serde_json::json;
+    use std::sync::Arc;
 
     fn observed<'a>(object: &'a HostObject, assignment: Option<&Assignment>) -> ObservedNode<'a> {
         ObservedNode {
@@ -222,6 +227,25 @@ mod tests {
             assert_eq!(reason.is_some(), is_closed, "{key} {effect}");
             assert_eq!(is_assignable(&object), !is_closed, "{key} {effect}");
         }
+    }
+
+    #[test]
+    fn a_node_is_free_since_the_first_snapshot_in_which_it_is_until_one_in_which_it_is_not() {
+        let idle = IdleTracker::default();
+        let free_since = |now, node: &Arc<HostObject>| {
+            let objects = Objects {
+                now,
+                pools: vec![Arc::new(gpu_pool())],
+                nodes: vec![Arc::clone(node)],
+                ..Objects::default()
+            };
+            later_snapshot(objects, &idle).nodes[0].free_since
+        };
+        let free = Arc::new(free_node("n1", &json!({GPU: "8"})));
+        assert_eq!((free_since(100, &free), free_since(160, &free)), (Some(100), Some(100)));
+        let scrubbed = Arc::new(in_state(&free, AssignmentState::Scrubbing, "a", 200));
+        assert_eq!(free_since(200, &scrubbed), None);
+        assert_eq!(free_since(300, &free), Some(300));
     }
 
     #[test]

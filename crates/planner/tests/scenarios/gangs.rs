@@ -1,8 +1,8 @@
 //! Gangs get all their nodes or none, in as few topology domains as possible.
 
 use super::{
-    plan_and_describe,
-    support::{describe, read_fleet},
+    advance, plan_and_describe,
+    support::{NOW, describe, read_fleet},
 };
 use berth_planner::{ActionKind, WaitReason, plan};
 use std::fmt::Write;
@@ -59,6 +59,91 @@ scenario!(
     node n3..n4 b/web used=8 age=3600
     "
 );
+
+#[test]
+fn free_nodes_are_kept_for_a_gang_for_a_tenth_of_its_wait_and_for_ten_minutes_at_least() {
+    let kept = |wait: i64, since_first: i64, since_last: i64| {
+        let mut fleet = read_fleet(&format!(
+            "
+            pool h100 gpus=8 starvation=600
+            tenant a
+            group a/burst h100 0..8
+            demand a/burst train-4 4x8 gang since={wait}
+            tenant b
+            group b/web h100 0..8
+            demand b/web chat 1x1 since=5
+            node n1 free={since_first}
+            node n2 free={since_last}
+            node n3..n4 b/web used=8 age=3600
+            "
+        ));
+        let made = advance(&mut fleet);
+        assert_eq!(plan(&fleet).actions, [], "{}", describe(&made));
+        made.actions.is_empty().then_some(made.replan_at)
+    };
+    for (wait, since_first, since_last, expected) in [
+        (700, 60, 60, Some(540)),
+        (700, 60, 5, Some(540)),
+        // They are kept from others only since the limit.
+        (700, 90_000, 5, Some(500)),
+        (1199, 90_000, 5, Some(1)),
+        (1200, 90_000, 5, None),
+        (6_009, 600, 5, Some(1)),
+        (6_000, 600, 5, None),
+        // A node that becomes free after 8,100 s is kept for 900 s, a tenth of 9,000 s.
+        (8_100 + 899, 899, 0, Some(1)),
+        (8_100 + 900, 900, 0, None),
+        (90_000 + 9_999, 9_999, 0, Some(1)),
+        (90_000 + 10_000, 10_000, 9_999, None),
+    ] {
+        let expected = expected.map(|more| Some(NOW + more));
+        assert_eq!(kept(wait, since_first, since_last), expected, "{wait} {since_first}");
+    }
+}
+
+#[test]
+fn nodes_that_were_kept_for_too_long_are_kept_for_no_other_gang() {
+    let made = plan(&read_fleet(
+        "
+        pool h100 gpus=8 starvation=600
+        tenant a
+        group a/burst h100 0..8
+        demand a/burst train-4 4x8 gang since=3600
+        demand a/burst next-4 4x8 gang since=700
+        tenant b
+        group b/web h100 0..8
+        demand b/web chat 1x8 since=5
+        node n1..n2 free=3600
+        node n3..n4 b/web used=8 age=3600
+        ",
+    ));
+    let [reserved] = &made.actions[..] else {
+        panic!("{}", describe(&made));
+    };
+    assert!(matches!(&reserved.kind, ActionKind::Reserve { tenant, .. } if tenant == "b"));
+}
+
+#[test]
+fn free_nodes_are_kept_for_longer_where_an_autoscaler_may_add_those_that_a_gang_lacks() {
+    let has_actions = |pool: &str| {
+        let made = plan(&read_fleet(&format!(
+            "
+            pool h100 gpus=8 starvation=600 {pool}
+            tenant a
+            group a/burst h100 0..8
+            demand a/burst train-4 4x8 gang since=3600
+            tenant b
+            group b/web h100 0..8
+            demand b/web chat 1x8 since=5
+            node n1..n2 free=3600
+            node n3..n4 b/web used=8 age=3600
+            "
+        )));
+        !made.actions.is_empty()
+    };
+    assert!(has_actions("") && has_actions("scaled max-nodes=4"));
+    assert!(!has_actions("scaled max-nodes=5") && !has_actions("scaled"));
+}
 
 scenario!(
     the_tightest_domain_is_taken_and_whole_ones_stay_whole,

@@ -8,6 +8,7 @@
 //! group a/train h100 0..8
 //! demand a/train train-8 8x8 gang single-domain since=60 prio=5 zone=a
 //! node n1..n4 rack=r1 free
+//! node n1..n4 free=600
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
 //! node n6 a/train idle=600 age=3600 gang=train-8
 //! node n6 a/train idle=600 age=3600 kept
@@ -260,7 +261,8 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
     let mut age = 0;
     for word in &words[1..] {
         match split(word) {
-            ("free", _) => {}
+            ("free", "") => {}
+            ("free", value) => node.free_since = Some(fleet.now - number::<i64>(value)),
             ("unusable", _) => node.unusable = true,
             ("closed", _) => node.closed = true,
             ("kept", _) => node.kept_by_pods = true,

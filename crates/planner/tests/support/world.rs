@@ -66,6 +66,7 @@ impl World {
             self.remove_pod(&pod);
         }
         self.update_gangs();
+        self.note_free_nodes();
         let made = plan(&self.fleet);
         let mut done = made.clone();
         done.actions.retain(|action| !fails(&action.node));
@@ -81,6 +82,14 @@ impl World {
         for (at, node) in self.fleet.nodes.iter_mut().enumerate() {
             let here = self.pods.iter().filter(|pod| pod.node == at && pod.demand.gang);
             node.gangs = here.map(|pod| pod.demand.name.clone()).collect();
+        }
+    }
+
+    fn note_free_nodes(&mut self) {
+        let now = self.fleet.now;
+        for node in &mut self.fleet.nodes {
+            let is_free = node.state == NodeState::Free;
+            node.free_since = is_free.then(|| node.free_since.unwrap_or(now));
         }
     }
 

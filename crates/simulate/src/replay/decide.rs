@@ -44,7 +44,7 @@ impl Decisions {
             reclaim_grace_period: options.reclaim_grace_period,
             order: Order::FairShare,
             reclaim: options.reclaim,
-            starvation_limit: None,
+            starvation_limit: Some(options.starvation_limit),
             scale_up: None,
             repair: None,
         };
@@ -54,6 +54,7 @@ impl Decisions {
             capacity: gpus(per_node.into()),
             used: gpus(0),
             idle_since: Some(0),
+            free_since: Some(0),
             ..Node::default()
         };
         // A tenant's nominal quota and weight are the size of its static partition.
@@ -165,6 +166,7 @@ impl Decisions {
         planned.gangs = cluster.gangs_on(node).map(|job| format!("job-{job}")).collect();
         planned.pods = u32::try_from(current.jobs.len()).unwrap_or(u32::MAX);
         planned.idle_since = (current.used == 0).then_some(current.idle_since);
+        planned.free_since = (current.phase == NodePhase::Free).then_some(current.idle_since);
     }
 
     /// Why a tenant waits, by the last plan.

@@ -97,6 +97,20 @@ fn nodes_that_follow_demand_serve_stranded_demand() {
 }
 
 #[test]
+fn smaller_jobs_pass_a_gang_until_the_starvation_limit_and_after_ten_minutes_more() {
+    // One node is free, and t0 waits for two. A second job of t1 could use it.
+    let trace = trace(&[(1, 0, 1000, 4), (2, 0, 3000, 4), (0, 1, 100, 8), (1, 500, 100, 4)]);
+    for (starvation_limit, wait) in [(0, 601 + 10 - 500), (1000, 10)] {
+        let options = Options {
+            starvation_limit,
+            ..options(3)
+        };
+        let replayed = replay_dynamic(&trace, &options, &[1, 1, 1], &mut |_| {}).unwrap();
+        assert_eq!(replayed.waits[3], wait, "{starvation_limit}");
+    }
+}
+
+#[test]
 fn a_nominal_quota_comes_back_after_grace_period_and_scrub() {
     // t0 borrows t1's node for a long job; t1 needs it at 1000.
     let trace = trace(&[(0, 0, 5000, 4), (0, 0, 5000, 4), (1, 1000, 100, 4)]);
