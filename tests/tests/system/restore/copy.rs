@@ -48,7 +48,7 @@ pub(crate) async fn the_objects_of_a_deleted_tenant_are_read_in_a_backup(host: A
         ("HASH", tenant.id.hash()),
     ];
     let _etcd = shell.start(&commands("--data-dir copy", &replaced)).await;
-    let list = commands("--keys-only", &replaced);
+    let list = commands("get /berth/ --prefix --keys-only", &replaced);
     let tenants = until("the copy of etcd answers", SOON, async || {
         // Without an answer the last program of the pipe prints nothing.
         let listed = shell.attempt(&list).await?;

@@ -244,6 +244,13 @@ async fn delete_keys_without_a_tenant(host: &TestCluster, shell: &Shell, id: &Te
     shell.run(&commands("etcdctl del --prefix", &replaced)).await;
     assert_eq!(datastore.count_keys(id).await.unwrap(), 0);
     assert!(datastore.delete_leftover(&user).await.unwrap());
+    // What is known of its restores is beside its own keys.
+    let end = format!("/berth-restore-ends/of-a-test-{}", id.hash());
+    shell.run(&format!("etcdctl put {end} 0")).await;
+    shell.run(&commands("--keys-only \"/berth-restore\"", &replaced)).await;
+    shell
+        .run(&format!("test -z \"$(etcdctl get --prefix --keys-only {end})\""))
+        .await;
 }
 
 async fn until_stopped(host: &TestCluster, tenant: &Tenant) {
