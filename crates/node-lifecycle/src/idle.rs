@@ -1,6 +1,6 @@
 //! Since when nodes are idle, and since when they are free. The time for which they are idle is kept in memory and written on the node, so that a new control
-//! continues with it. An unknown time is taken to be now, so that no node is released too early. How long nodes are free is kept in memory alone: if it begins
-//! anew, free nodes are kept for a gang for a little longer.
+//! continues with it. An unknown time is taken to be now, so that no node is released too early. How long nodes are free is kept in memory alone: it begins
+//! anew with each control, so free nodes are kept for a gang for longer then, and until it starts if control starts again and again before they are for others.
 
 use berth_api::labels;
 use berth_planner::Seconds;
@@ -55,12 +55,14 @@ impl IdleTracker {
         forget(&self.free, node);
     }
 
-    /// Removes nodes that were deleted while they were free. `nodes`: the names of all that there are.
+    /// Removes nodes that were deleted. `nodes`: the names of all that there are.
     pub fn forget_deleted<'n>(&self, nodes: impl ExactSizeIterator<Item = &'n str>) {
-        let mut all = lock(&self.free);
-        if all.len() > nodes.len() {
+        let (mut idle, mut free) = (lock(&self.idle), lock(&self.free));
+        // A node is in one of them at most.
+        if idle.len() + free.len() > nodes.len() {
             let names: HashSet<&str> = nodes.collect();
-            all.retain(|name, _| names.contains(name.as_str()));
+            idle.retain(|name, _| names.contains(name.as_str()));
+            free.retain(|name, _| names.contains(name.as_str()));
         }
     }
 }
@@ -154,6 +156,14 @@ mod tests {
         tracker.forget_deleted(["n"].into_iter());
         assert_eq!(tracker.track_free(&node(None), 110), 100);
         assert_eq!(tracker.track_free(&other, 110), 110);
+        assert_eq!(tracker.track(&other, false, 50, 120), Some(120));
+        tracker.forget_deleted(["n"].into_iter());
+        assert_eq!(
+            tracker.track(&other, false, 50, 130),
+            Some(130),
+            "those of tenants, too"
+        );
+        assert_eq!(tracker.track_free(&node(None), 140), 100);
     }
 
     #[test]

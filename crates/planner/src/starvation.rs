@@ -1,5 +1,6 @@
 //! A gang that has waited long enough is no longer overtaken: free nodes are kept for it. Not for ever: where others wait as well, a node that stands idle
-//! for a gang does no work. The longer the gang has waited, the longer nodes are kept, so that it has all of them at one time in the end.
+//! for a gang does no work. The longer the gang has waited, the longer nodes are kept, so that it has all of them at one time in the end. In between they are for
+//! others for a short time, not until they are used: there may be a node that no other request can use, and for which no other would be kept then.
 
 use crate::available::AvailableNodes;
 use crate::load::Load;
@@ -14,11 +15,21 @@ const DEFAULT_STARVATION_LIMIT: Seconds = 600;
 const LEAST_KEEPING_TIME: Seconds = 600;
 /// Free nodes are kept for a gang for this part of the time that it has waited by then, if that is longer: a tenth.
 const PART_OF_WAIT: Seconds = 10;
+/// For how long free nodes are for others after that. Those that are still free then are kept again. Enough for a plan to be made and carried out, also if an
+/// action fails once.
+const TIME_FOR_OTHERS: Seconds = 60;
+
+/// Whether free nodes are kept for a gang now.
+struct Turn {
+    is_of_gang: bool,
+    /// When that changes.
+    until: Seconds,
+}
 
 impl PlanningPass<'_> {
     /// Keeps nodes, as they become free, for a gang that is next and has reached the starvation limit, until it can have all its
-    /// nodes. For one gang at a time, so that the pool does not stand still. If one of them has been kept for too long, all are for others in this plan, and
-    /// nodes that become free later are kept again.
+    /// nodes. For one gang at a time, so that the pool does not stand still. If one of them has been kept for too long, all are for others for a while. Those
+    /// that are left then, and nodes that become free later, are kept again.
     pub fn keep_nodes_for_starved_gang(&mut self, request: usize, placement: Placement) {
         if !self.is_starved(request) || self.starved_gang.is_some() || !self.is_reachable(request) {
             return;
@@ -28,28 +39,44 @@ impl PlanningPass<'_> {
             Topology::Any => (placement.free, placement.unplaced),
             Topology::SingleDomain => self.find_most_promising_domain(request),
         };
-        if let Some(until) = self.kept_until(request, &free) {
+        if let Some(turn) = self.find_turn(request, &free) {
+            self.replan_by(turn.until);
             // No other gang has its turn instead: it would keep the same nodes.
-            if until <= self.view.now {
+            if !turn.is_of_gang {
                 return;
             }
-            self.replan_by(until);
         }
         // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
         self.keep_nodes(request, free, unplaced);
     }
 
-    /// Until when these free nodes are kept for a gang. None: until it starts. It is not known since when they are free, or an autoscaler may add those that
-    /// it lacks: they do not come all at once, and what others could use is requested for these as well.
-    fn kept_until(&self, request: usize, free: &[usize]) -> Option<Seconds> {
-        if self.may_be_extended() {
+    /// Whether these free nodes are kept for a gang now, or are for others. None: they are kept until it starts. It is not known since when they are free, or an
+    /// autoscaler may add those that it lacks: they do not come all at once, and what others could use is requested for these as well.
+    fn find_turn(&self, request: usize, free: &[usize]) -> Option<Turn> {
+        if self.may_be_extended_for(request) {
             return None;
         }
+        let (now, waiting_since) = (self.view.now, self.view.requests[request].demand.waiting_since);
         let free_since = free.iter().filter_map(|at| self.view.nodes[*at].object.free_since);
         // While nobody waited for it, it was kept from nobody.
-        let from = free_since.min()?.max(self.starved_from(request));
-        let waited_before = from - self.view.requests[request].demand.waiting_since;
-        Some(from + LEAST_KEEPING_TIME.max(waited_before / (PART_OF_WAIT - 1)))
+        let mut from = free_since.min()?.max(self.starved_from(request));
+        // They become longer, by a ninth each time from an hour and a half of waiting on: a year has fewer than a hundred.
+        loop {
+            let until = from + LEAST_KEEPING_TIME.max((from - waiting_since) / (PART_OF_WAIT - 1));
+            if now < until {
+                return Some(Turn {
+                    is_of_gang: true,
+                    until,
+                });
+            }
+            from = until + TIME_FOR_OTHERS;
+            if now < from {
+                return Some(Turn {
+                    is_of_gang: false,
+                    until: from,
+                });
+            }
+        }
     }
 
     /// Whether a gang has reached the starvation limit. Asks for the next plan at that time otherwise.
@@ -59,11 +86,12 @@ impl PlanningPass<'_> {
         from <= self.view.now
     }
 
-    /// Whether an autoscaler may add nodes.
-    fn may_be_extended(&self) -> bool {
+    /// Whether an autoscaler may add nodes for a gang.
+    fn may_be_extended_for(&self, request: usize) -> bool {
         let limits = self.view.pool.scale_up.as_ref();
         let has_room = |max: u32| self.view.nodes.len() < max as usize;
-        limits.is_some_and(|limits| limits.max_nodes.is_none_or(has_room))
+        let is_extended = limits.is_some_and(|limits| limits.max_nodes.is_none_or(has_room));
+        is_extended && !self.view.requests[request].demand.existing_nodes_only
     }
 
     /// When a gang reaches the starvation limit.

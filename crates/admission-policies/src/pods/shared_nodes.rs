@@ -109,7 +109,10 @@ fn validate_pods() -> Vec<Validation> {
     let images = "map(c, c.?image.orValue(''))";
     let old = ["containers", "initContainers"].map(|list| format!("oldObject.spec.?{list}.orValue([]).{images}"));
     // The two lists of containers are of two types for an API server, but the names of images are text in both.
-    let has_same_images = format!("oldObject != null && variables.containers.{images} == {}", old.join(" + "));
+    let has_same_images = format!(
+        "oldObject != null && variables.containers.{images} == {}",
+        old.join(" + ")
+    );
     vec![
         validation(
             format!(

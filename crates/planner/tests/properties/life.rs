@@ -20,6 +20,50 @@ fn check_that_no_usable_node_is_free(before: &Fleet, made: &Plan) {
     }
 }
 
+/// After how many steps a gang of all nodes starts, while tenants bring a job of one node each, one `every` few steps. None: it does not.
+fn steps_until_a_gang_starts(order: &str, nodes: u32, every: usize, runs: usize) -> Option<usize> {
+    const STEPS: usize = 600;
+    let mut text = format!("pool h100 gpus=8 starvation=600 {order}\ntenant gang\ngroup gang/g h100 0..{nodes}\n");
+    for other in 0..=STEPS / every {
+        writeln!(text, "tenant t{other}\ngroup t{other}/g h100 0..1").unwrap();
+    }
+    writeln!(text, "node n1..n{nodes} free").unwrap();
+    let job = |name: String, count: u32, gang: bool| Demand {
+        name,
+        pod_sets: vec![PodSet {
+            count,
+            requests: gpus(GPUS),
+        }],
+        gang,
+        ..Demand::default()
+    };
+    let mut world = World::new(read_fleet(&text));
+    for step in 0..STEPS {
+        if step % every == 0 {
+            world.add_demand(1 + step / every, job(format!("job-{step}"), 1, false), runs);
+        }
+        if step == 5 {
+            world.add_demand(0, job("all".into(), nodes, true), 1_000_000);
+        }
+        world.advance(|_| false);
+        if step > 5 && world.fleet.tenants[0].node_groups[0].demand.is_empty() {
+            return Some(step);
+        }
+    }
+    None
+}
+
+/// Two or three jobs run at any time, so that some nodes are always free, and all of them never are.
+#[test]
+fn a_gang_of_all_nodes_starts_in_the_end_although_others_use_some_all_the_time() {
+    for order in ["", "order=fifo"] {
+        for (nodes, every, runs) in [(6, 8, 20), (6, 10, 25), (8, 12, 30)] {
+            let started = steps_until_a_gang_starts(order, nodes, every, runs);
+            assert!(started.is_some(), "{order} {nodes} {every} {runs}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(config())]
 

@@ -75,6 +75,11 @@ fn check_plan(before: &Fleet, made: &Plan) {
 
 /// Checks that autoscaling does not change the actions on existing nodes, and that no more nodes are requested than allowed.
 fn check_scale_up(fleet: &Fleet) {
+    let mut fleet = fleet.clone();
+    for node in &mut fleet.nodes {
+        // Where an autoscaler may add nodes, free ones are kept for a gang until it starts, as if this were not known.
+        node.free_since = None;
+    }
     let mut growing = fleet.clone();
     let there = u32::try_from(fleet.nodes.len()).unwrap();
     for pool in &mut growing.pools {
@@ -84,7 +89,7 @@ fn check_scale_up(fleet: &Fleet) {
             node_capacity: None,
         });
     }
-    let (made, grown) = (plan(fleet), plan(&growing));
+    let (made, grown) = (plan(&fleet), plan(&growing));
     assert_eq!(made.actions, grown.actions);
     for ask in grown.scale_ups.values() {
         assert!(ask.nodes <= 3 && ask.count_pods() <= 40, "{}", describe(&grown));

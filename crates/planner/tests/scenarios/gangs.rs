@@ -88,6 +88,11 @@ fn free_nodes_are_kept_for_a_gang_for_a_tenth_of_its_wait_and_for_ten_minutes_at
         (700, 90_000, 5, Some(500)),
         (1199, 90_000, 5, Some(1)),
         (1200, 90_000, 5, None),
+        // For a minute they are for others. What these do not use is kept for ten minutes again.
+        (1259, 90_000, 5, None),
+        (1260, 90_000, 5, Some(600)),
+        (1859, 90_000, 5, Some(1)),
+        (1860, 90_000, 5, None),
         (6_009, 600, 5, Some(1)),
         (6_000, 600, 5, None),
         // A node that becomes free after 8,100 s is kept for 900 s, a tenth of 9,000 s.
@@ -108,7 +113,7 @@ fn nodes_that_were_kept_for_too_long_are_kept_for_no_other_gang() {
         pool h100 gpus=8 starvation=600
         tenant a
         group a/burst h100 0..8
-        demand a/burst train-4 4x8 gang since=3600
+        demand a/burst train-4 4x8 gang since=1200
         demand a/burst next-4 4x8 gang since=700
         tenant b
         group b/web h100 0..8
@@ -125,13 +130,13 @@ fn nodes_that_were_kept_for_too_long_are_kept_for_no_other_gang() {
 
 #[test]
 fn free_nodes_are_kept_for_longer_where_an_autoscaler_may_add_those_that_a_gang_lacks() {
-    let has_actions = |pool: &str| {
+    let has_actions = |pool: &str, gang: &str| {
         let made = plan(&read_fleet(&format!(
             "
             pool h100 gpus=8 starvation=600 {pool}
             tenant a
             group a/burst h100 0..8
-            demand a/burst train-4 4x8 gang since=3600
+            demand a/burst train-4 4x8 gang since=1200 {gang}
             tenant b
             group b/web h100 0..8
             demand b/web chat 1x8 since=5
@@ -141,8 +146,9 @@ fn free_nodes_are_kept_for_longer_where_an_autoscaler_may_add_those_that_a_gang_
         )));
         !made.actions.is_empty()
     };
-    assert!(has_actions("") && has_actions("scaled max-nodes=4"));
-    assert!(!has_actions("scaled max-nodes=5") && !has_actions("scaled"));
+    assert!(has_actions("", "") && has_actions("scaled max-nodes=4", ""));
+    assert!(!has_actions("scaled max-nodes=5", "") && !has_actions("scaled", ""));
+    assert!(has_actions("scaled", "existing-only"), "no nodes come for it");
 }
 
 scenario!(
