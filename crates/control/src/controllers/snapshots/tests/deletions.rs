@@ -175,6 +175,12 @@ async fn a_store_that_never_answers_holds_up_a_deletion_and_nothing_else() {
     assert_eq!(case.get("a"), None);
 }
 
+fn check_gone(case: &Case, names: &[String]) {
+    for name in names {
+        assert_eq!(case.get(name), None, "{name}");
+    }
+}
+
 /// Snapshots that were deleted, with files in the store as far as anybody knows. Returns their names.
 fn insert_deleted(case: &Case, number: usize) -> Vec<String> {
     let names: Vec<String> = (0..number).map(|number| format!("n{number:03}")).collect();
@@ -208,9 +214,7 @@ async fn one_pass_is_enough_for_all_files_that_the_store_does_not_delete() {
     assert_eq!(messages.len(), 1, "{messages:?}");
     case.context.store = folder;
     case.pass_later().await;
-    for name in &names {
-        assert_eq!(case.get(name), None, "{name}");
-    }
+    check_gone(&case, &names);
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,9 +251,7 @@ async fn a_store_that_refuses_everything_is_not_asked_for_all_files_at_once() {
         std::fs::remove_dir(case.file(name)).unwrap();
     }
     case.pass_later().await;
-    for name in &names {
-        assert_eq!(case.get(name), None, "{name}");
-    }
+    check_gone(&case, &names);
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,8 +96,8 @@ async fn a_tenant_whose_syncer_never_compares_everything_can_be_set_back_after_a
     assert_eq!(case.memory.objects(), old_objects());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_restore_that_was_given_up_has_stopped_the_syncer_as_well() {
+/// A restore that was given up because the tenant could not be saved first, and whose syncer has not compared everything since.
+async fn given_up() -> Case {
     let mut case = Case::new().await;
     case.set_uncompared(3);
     case.fixture
@@ -105,6 +105,12 @@ async fn a_restore_that_was_given_up_has_stopped_the_syncer_as_well() {
         .refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
     case.request_of("nightly", true);
     case.reconcile_until("NotSaved").await;
+    case
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_was_given_up_has_stopped_the_syncer_as_well() {
+    let mut case = given_up().await;
     case.ask_again().await;
     case.check_waits();
     let message = case.fixture.condition("Restored").unwrap()["message"].to_string();
@@ -198,13 +204,7 @@ async fn after_a_restart_the_pause_is_as_long_as_what_was_written_needs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_control_that_is_restarted_knows_that_a_restore_was_given_up() {
-    let mut case = Case::new().await;
-    case.set_uncompared(3);
-    case.fixture
-        .host
-        .refuse_writes(Some(("/tenantsnapshots", 403, "exceeded quota: too many of them")));
-    case.request_of("nightly", true);
-    case.reconcile_until("NotSaved").await;
+    let mut case = given_up().await;
     assert_eq!(case.memory.restore_end().map(|end| end.bytes), Some(0));
     case.restart();
     case.ask_again().await;
