@@ -156,6 +156,11 @@ pub fn list(object: &str, field: &str) -> String {
     format!("{object}.?{field}.optMap(l, dyn(l) == null ? [] : l).orValue([])")
 }
 
+/// The text `field` of `object`; empty if there is none, or null: an API server writes null for the API group of a claim's data source.
+pub fn text(object: &str, field: &str) -> String {
+    format!("{object}.?{field}.optMap(t, dyn(t) == null ? '' : t).orValue('')")
+}
+
 /// A CEL list of string literals.
 pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();

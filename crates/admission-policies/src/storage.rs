@@ -101,8 +101,10 @@ fn build_claim_policy() -> AdmissionPolicy {
 fn is_offered_source(field: &str) -> String {
     let kinds = DATA_SOURCES.map(|(group, kind, _)| format!("{group}/{kind}"));
     let offered = std::iter::once("/").chain(kinds.iter().map(String::as_str));
+    let source = format!("object.spec.?{field}");
     format!(
-        "object.spec.?{field}.?apiGroup.orValue('') + '/' + object.spec.?{field}.?kind.orValue('') in {}",
+        "{} + '/' + {source}.?kind.orValue('') in {}",
+        cel::text(&source, "apiGroup"),
         cel::string_list(offered)
     )
 }
@@ -221,7 +223,8 @@ mod tests {
         let offered = "in ['/', '/PersistentVolumeClaim', 'snapshot.storage.k8s.io/VolumeSnapshot']";
         let expected = ["dataSource", "dataSourceRef"].map(|field| {
             format!(
-                "object.spec.?{field}.?apiGroup.orValue('') + '/' + object.spec.?{field}.?kind.orValue('') {offered}"
+                "object.spec.?{field}.?apiGroup.optMap(t, dyn(t) == null ? '' : t).orValue('') + '/' + \
+                 object.spec.?{field}.?kind.orValue('') {offered}"
             )
         });
         let policy = build_claim_policy();
