@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod admission_policies;
+mod agreement;
 mod asleep;
 mod credentials;
 mod datastore;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
             syncer::the_host_refuses_pods_that_leave_their_container,
             admission_policies::a_stolen_syncer_credential_creates_only_what_the_class_allows,
+            agreement::what_a_syncer_writes_is_what_the_policies_allow,
             admission_policies::only_the_platform_changes_assignments_of_nodes_and_namespaces,
             admission_policies::a_user_names_only_classes_and_pools_that_rbac_lets_it_use,
             admission_policies::classes_and_pools_are_named_only_in_namespaces_that_they_allow,

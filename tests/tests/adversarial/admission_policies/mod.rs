@@ -179,7 +179,7 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
     }
 }
 
-fn class() -> TenantClass {
+pub(crate) fn class() -> TenantClass {
     let sync = json!({
         "pods": {"images": ["docker.io/library/*", "registry.example.com/{namespace}/{tenant}/*", "registry.example.com/base/cuda", "localhost:5000/*"],
             "deviceVariables": ["NVIDIA_GDS"], "capabilities": ["IPC_LOCK"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
