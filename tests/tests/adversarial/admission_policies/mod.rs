@@ -7,6 +7,7 @@ mod deletions;
 mod empty_lists;
 mod endpoint_cost;
 mod events;
+mod every_field;
 mod gateway;
 mod host_users;
 mod images;
@@ -280,6 +281,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::classes_of_claims(&credential, admin).await;
     objects::nodes_of_claims(&credential, admin).await;
     ingresses_and_routes::validate(&credential).await;
+    every_field::of_each_kind(&credential).await;
     deletions::objects_of_the_platform(&credential, admin).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;
