@@ -3,7 +3,7 @@
 //!
 //! What the API server answers is what policies see: fields that it writes as null have to be known to the policies.
 
-use super::{StolenCredential, with};
+use super::{StolenCredential, shared_nodes, with};
 use berth_admission_policies::{LeftOut, NULL_FIELDS};
 use berth_api::labels;
 use serde_json::{Value, json};
@@ -80,10 +80,28 @@ fn pods(credential: &StolenCredential) -> Vec<Value> {
         "volumes": [{"name": "raw", "persistentVolumeClaim": {"claimName": "raw"}}, {"name": "none", "projected": {}}],
     });
     vec![
-        with(&credential.pod(&full), &json!({"metadata": metadata})),
+        with(&credential.pod(&full), &json!({ "metadata": metadata })),
+        with(
+            &shared_nodes::pod(credential, &without_devices(&full)),
+            &json!({ "metadata": metadata }),
+        ),
         credential.pod(&with_device),
         credential.pod(&json!({})),
     ]
+}
+
+/// The spec of a pod that may run on shared nodes: without devices and capabilities of the class, and with other terms about nodes.
+fn without_devices(spec: &Value) -> Value {
+    let gpu = json!({"nvidia.com/gpu": null});
+    let main = json!({"resources": {"limits": gpu, "requests": gpu, "claims": null},
+        "securityContext": {"capabilities": {"add": ["CHOWN"]}}});
+    let other = json!({
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": null}},
+        "containers": [with(&container(), &main)],
+        "nodeSelector": null,
+        "resourceClaims": null,
+    });
+    with(spec, &other)
 }
 
 /// What of a pod's spec decides where it runs.
@@ -121,8 +139,13 @@ fn rest_of_pod() -> Value {
         "seccompProfile": profile, "supplementalGroups": [2000],
         "sysctls": [{"name": "net.ipv4.ip_local_port_range", "value": "1024 65000"}]});
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 5, "terminationGracePeriodSeconds": 30});
-    let sidecar = json!({"name": "sidecar", "image": "i", "restartPolicy": "Always", "startupProbe": probe});
-    let init = json!({"name": "init", "image": "i", "env": [{"name": "A", "value": "b"}]});
+    let beside =
+        json!({"image": "i", "imagePullPolicy": "Always", "securityContext": {"capabilities": {"drop": ["NET_RAW"]}}});
+    let sidecar = with(
+        &beside,
+        &json!({"name": "sidecar", "restartPolicy": "Always", "startupProbe": probe}),
+    );
+    let init = with(&beside, &json!({"name": "init", "env": [{"name": "A", "value": "b"}]}));
     json!({
         "activeDeadlineSeconds": 3600,
         "containers": [container()],
@@ -196,6 +219,32 @@ fn container() -> Value {
     })
 }
 
+/// A container that comes into a pod with the volume `v`. Of the fields of a container, it may not have all.
+pub(super) fn ephemeral_container() -> Value {
+    let env_from = json!([{"prefix": "APP_", "configMapRef": {"name": "m", "optional": true}}]);
+    let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["CHOWN"], "drop": ["ALL"]},
+        "readOnlyRootFilesystem": true, "runAsGroup": 1000, "runAsNonRoot": true, "runAsUser": 1000,
+        "seLinuxOptions": {"type": "container_t", "level": "s0:c1,c2"}, "seccompProfile": {"type": "RuntimeDefault"}});
+    json!({
+        "name": "all",
+        "image": "i",
+        "imagePullPolicy": "Always",
+        "command": ["sh"],
+        "args": ["-c", "true"],
+        "env": [{"name": "A", "value": "b"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "envFrom": env_from,
+        "securityContext": security,
+        "stdin": true,
+        "stdinOnce": true,
+        "targetContainerName": "c",
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "tty": true,
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}],
+        "workingDir": "/w",
+    })
+}
+
 fn volumes_of_pod() -> Value {
     let field = json!({"apiVersion": "v1", "fieldPath": "metadata.annotations['downward.berth.dev/a']"});
     let downward = json!([{"path": "a", "mode": 256, "fieldRef": field},
@@ -213,7 +262,7 @@ fn volumes_of_pod() -> Value {
         {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": true}},
         {"name": "inline", "csi": {"driver": "scratch.example.com", "readOnly": true, "fsType": "ext4",
             "volumeAttributes": {"size": "1Gi"}, "nodePublishSecretRef": {"name": "s"}}},
-        {"name": "model", "image": {"reference": "registry.example.com/base/cuda:12", "pullPolicy": "IfNotPresent"}},
+        {"name": "model", "image": {"reference": "registry.example.com/base/cuda:12", "pullPolicy": "Always"}},
     ]})
 }
 
