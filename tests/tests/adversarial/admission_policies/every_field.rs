@@ -414,8 +414,9 @@ fn routes(credential: &StolenCredential) -> Vec<Value> {
     let backend = json!({"name": "s", "port": 80});
     let redirected = json!({"type": "ReplaceFullPath", "replaceFullPath": "/b"});
     let rewritten = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"});
+    let modifies = json!({"type": "RequestHeaderModifier", "requestHeaderModifier": modifier});
     let filters = json!([
-        {"type": "RequestHeaderModifier", "requestHeaderModifier": modifier},
+        modifies,
         {"type": "ResponseHeaderModifier", "responseHeaderModifier": modifier},
         {"type": "RequestMirror", "requestMirror": {"backendRef": backend, "fraction": {"numerator": 1, "denominator": 100}}},
         {"type": "RequestMirror", "requestMirror": {"backendRef": backend, "percent": 10}},
@@ -436,12 +437,18 @@ fn routes(credential: &StolenCredential) -> Vec<Value> {
         "sessionPersistence": {"sessionName": "s", "absoluteTimeout": "1h", "idleTimeout": "10m", "type": "Cookie",
             "cookieConfig": {"lifetimeType": "Permanent"}},
     });
+    let call = json!({"type": "Exact", "service": "shop.v1.Cart", "method": "Add"});
+    let calls = json!({"name": "all", "matches": [{"method": call, "headers": header}], "filters": [modifies],
+        "backendRefs": [{"name": "s", "port": 80, "weight": 1, "filters": [modifies]}], "sessionPersistence": {"sessionName": "s"}});
+    let grpc = ("gateway.networking.k8s.io/v1", "GRPCRoute");
     let http = ("gateway.networking.k8s.io/v1", "HTTPRoute");
     let tls = ("gateway.networking.k8s.io/v1alpha2", "TLSRoute");
     vec![
         route(http, json!([full])),
         route(http, json!([{}])),
         route(http, json!([])),
+        route(grpc, json!([calls])),
+        route(grpc, json!([{}])),
         route(
             tls,
             json!([{"name": "all", "backendRefs": [{"name": "db", "port": 5432, "weight": 1}]}]),

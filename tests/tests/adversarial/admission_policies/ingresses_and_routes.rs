@@ -16,6 +16,26 @@ pub(super) async fn validate(credential: &StolenCredential) {
     backends_and_filters_of_routes(credential, &route).await;
     values_of_routes(credential, &route).await;
     routes_of_older_versions(credential).await;
+    routes_of_calls(credential).await;
+}
+
+/// Routes that match methods of services.
+async fn routes_of_calls(credential: &StolenCredential) {
+    let route = |method: Value| {
+        let parent = json!({"name": "public", "namespace": "edge"});
+        let rule = json!({"matches": [{ "method": method }]});
+        let spec = json!({"parentRefs": [parent], "hostnames": ["a.policies.example.com"], "rules": [rule]});
+        credential.object("gateway.networking.k8s.io/v1", "GRPCRoute", &json!({ "spec": spec }))
+    };
+    wait_until_served(credential, &route(json!({"service": "shop.v1.Cart", "method": "Add"}))).await;
+    for denied in [
+        json!({"type": "RegularExpression", "service": "(", "method": "Add"}),
+        json!({"service": "shop.v1.Cart", "method": "Add\nb"}),
+    ] {
+        credential
+            .expect_denied("matches, hostnames and times", &route(denied))
+            .await;
+    }
 }
 
 /// A host may serve a kind of routes in alpha versions only.

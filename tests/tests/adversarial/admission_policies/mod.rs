@@ -206,9 +206,10 @@ fn class() -> TenantClass {
 }
 
 /// Definitions of kinds that the host does not have and policies validate.
-fn definitions() -> [CustomResourceDefinition; 3] {
+fn definitions() -> [CustomResourceDefinition; 4] {
     [
         ("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+        ("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes"),
         // As before Gateway API 1.5.
         ("gateway.networking.k8s.io", "v1alpha2", "TLSRoute", "tlsroutes"),
         ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots"),
