@@ -4,8 +4,8 @@
 //! is null, unless its JSON tag has `omitempty`, for a time `omitzero`. `has()` is true of such a field, `.orValue()` gives null, and most functions fail on null:
 //! then the request of an intact syncer is rejected. `cel::list` and `cel::text` read such fields.
 //!
-//! Custom resources have no such fields. API servers remove null from them wherever the schema does not say `nullable: true`, and neither the definitions of
-//! Berth nor those of the Gateway API and of snapshots say so.
+//! Custom resources have no such fields: API servers remove null wherever the schema does not say `nullable: true`, as those of Berth never do. If the definition
+//! of a route or a snapshot lets null through, its policy rejects the request, or null means the same as no field.
 
 /// Versions of Kubernetes whose Go types have the fields of [`NULL_FIELDS`]. For a new one, search the files `types.go` of its modules k8s.io/api and
 /// k8s.io/apimachinery for fields of pointers, lists, maps and times without these options, in the kinds that policies read. Schemas do not say it: there the
