@@ -151,12 +151,12 @@ pub fn entry_allowed((new, old): (&str, &str), list: &str) -> String {
     )
 }
 
-/// The list `field` of `object`; empty if there is none, or null: an API server writes null for lists that some fields lack.
+/// The list `field` of `object`; empty if there is none, or null, as for those in `null_fields`.
 pub fn list(object: &str, field: &str) -> String {
     format!("{object}.?{field}.optMap(l, dyn(l) == null ? [] : l).orValue([])")
 }
 
-/// The text `field` of `object`; empty if there is none, or null: an API server writes null for the API group of a claim's data source.
+/// The text `field` of `object`; empty if there is none, or null, as for those in `null_fields`.
 pub fn text(object: &str, field: &str) -> String {
     format!("{object}.?{field}.optMap(t, dyn(t) == null ? '' : t).orValue('')")
 }

@@ -20,6 +20,7 @@ mod field_checks;
 mod metadata;
 mod network;
 mod nodes;
+mod null_fields;
 mod pods;
 mod policy;
 mod rights;
@@ -32,6 +33,7 @@ mod tenants;
 #[cfg(test)]
 mod cost_tests;
 
+pub use null_fields::{LeftOut, NULL_FIELDS, NULL_FIELDS_OF, NullField};
 pub use policy::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation};
 pub use rights::{BYPASS, MIRROR_PODS, RESOURCE, SERVE};
 pub use tenants::tenant_clusters::{USE, USED_RESOURCES};

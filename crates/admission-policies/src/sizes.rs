@@ -1,7 +1,7 @@
 //! How much one object may hold: the limits of `berth_sync_rules::translation::sizes`, as expressions. An object that holds more, because
 //! it is older than a limit, may change as long as it does not grow.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, null_fields, validation};
 use berth_sync_rules::translation::sizes::{
     DISRUPTION_BUDGET, Measure, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, POD, RUNNING_POD, SERVICE,
     SERVICE_PORTS, SizeLimit,
@@ -132,10 +132,6 @@ fn common_field(measure: &Measure) -> Option<String> {
     first.clone()
 }
 
-/// Lists that an API server writes as null where a request leaves them out: their fields have no `omitempty`.
-/// Only the Go types say which these are: in the schemas they are optional like all others. So this list is written by hand.
-const MAY_BE_NULL: [&str; 2] = ["requests", "sources"];
-
 /// Names of the items of lists within lists.
 const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -176,7 +172,7 @@ fn count_entries(value: &str, path: &str, depth: usize) -> String {
 
 /// The list `field` of `value`; empty if there is none.
 fn list_at(value: &str, field: &str) -> String {
-    if MAY_BE_NULL.contains(&field) {
+    if null_fields::may_be_null(value, field) {
         cel::list(value, field)
     } else {
         format!("{value}.?{field}.orValue([])")

@@ -354,6 +354,14 @@ pub fn namespace() -> Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS};
+
+    /// Which fields are null in what a policy sees depends on the version of the API server.
+    #[test]
+    fn policies_know_the_null_fields_of_the_versions_that_are_tested() {
+        let known = berth_admission_policies::NULL_FIELDS_OF;
+        assert_eq!(known, [KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS]);
+    }
 
     /// The rules of these that are for this resource.
     fn rules_for<'a>(rules: &'a [PolicyRule], resource: &str) -> Vec<&'a PolicyRule> {

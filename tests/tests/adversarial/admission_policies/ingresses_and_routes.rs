@@ -16,6 +16,68 @@ pub(super) async fn validate(credential: &StolenCredential) {
     backends_and_filters_of_routes(credential, &route).await;
     values_of_routes(credential, &route).await;
     routes_of_older_versions(credential).await;
+    routes_of_calls(credential).await;
+    nulls_of_routes(credential, &route).await;
+}
+
+/// The definitions of this test have no schema, so that the API server leaves null where a request has it. What decides whether a route is the tenant's
+/// may not be null.
+async fn nulls_of_routes(credential: &StolenCredential, route: &impl Fn(&Value) -> Value) {
+    let backend = json!({"group": "", "kind": "Service", "namespace": credential.namespace, "name": "s", "port": 80});
+    let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}, "extensionRef": {}});
+    let known = json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}});
+    let parent =
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "edge", "name": "public"});
+    let full = route(&json!({"spec": {"parentRefs": [parent], "useDefaultGateways": "None",
+        "rules": [{"backendRefs": [backend], "filters": [known]}]}}));
+    credential.expect_allowed(&full).await;
+    let mut unknown = full.clone();
+    unknown["spec"]["rules"][0]["filters"] = json!([mirror]);
+    for (route, path) in [
+        (&full, "/spec/parentRefs"),
+        (&full, "/spec/parentRefs/0/group"),
+        (&full, "/spec/parentRefs/0/kind"),
+        (&full, "/spec/parentRefs/0/namespace"),
+        (&full, "/spec/parentRefs/0/name"),
+        (&full, "/spec/useDefaultGateways"),
+        (&full, "/spec/hostnames"),
+        (&full, "/spec/hostnames/0"),
+        (&full, "/spec/rules/0/backendRefs/0/group"),
+        (&full, "/spec/rules/0/backendRefs/0/kind"),
+        (&full, "/spec/rules/0/backendRefs/0/namespace"),
+        (&full, "/spec/rules/0/filters/0/requestMirror/backendRef/namespace"),
+        (&unknown, "/spec/rules/0/filters/0/extensionRef"),
+    ] {
+        let mut route = route.clone();
+        *route.pointer_mut(path).unwrap() = Value::Null;
+        // An expression is false, or fails.
+        match credential.create(&route).await {
+            Err(kube::Error::Api(status)) => {
+                let is_policy = status.message.contains("ValidatingAdmissionPolicy 'berth-routes'");
+                assert!(is_policy, "{path}: {}", status.message);
+            }
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+}
+
+/// Routes that match methods of services.
+async fn routes_of_calls(credential: &StolenCredential) {
+    let route = |method: Value| {
+        let parent = json!({"name": "public", "namespace": "edge"});
+        let rule = json!({"matches": [{ "method": method }]});
+        let spec = json!({"parentRefs": [parent], "hostnames": ["a.policies.example.com"], "rules": [rule]});
+        credential.object("gateway.networking.k8s.io/v1", "GRPCRoute", &json!({ "spec": spec }))
+    };
+    wait_until_served(credential, &route(json!({"service": "shop.v1.Cart", "method": "Add"}))).await;
+    for denied in [
+        json!({"type": "RegularExpression", "service": "(", "method": "Add"}),
+        json!({"service": "shop.v1.Cart", "method": "Add\nb"}),
+    ] {
+        credential
+            .expect_denied("matches, hostnames and times", &route(denied))
+            .await;
+    }
 }
 
 /// A host may serve a kind of routes in alpha versions only.

@@ -7,6 +7,7 @@ mod deletions;
 mod empty_lists;
 mod endpoint_cost;
 mod events;
+mod every_field;
 mod gateway;
 mod host_users;
 mod images;
@@ -205,9 +206,10 @@ pub(crate) fn class() -> TenantClass {
 }
 
 /// Definitions of kinds that the host does not have and policies validate.
-fn definitions() -> [CustomResourceDefinition; 3] {
+fn definitions() -> [CustomResourceDefinition; 4] {
     [
         ("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+        ("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes"),
         // As before Gateway API 1.5.
         ("gateway.networking.k8s.io", "v1alpha2", "TLSRoute", "tlsroutes"),
         ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots"),
@@ -280,6 +282,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::classes_of_claims(&credential, admin).await;
     objects::nodes_of_claims(&credential, admin).await;
     ingresses_and_routes::validate(&credential).await;
+    every_field::of_each_kind(&credential).await;
     deletions::objects_of_the_platform(&credential, admin).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;

@@ -1,6 +1,6 @@
 //! Pods, new and changed.
 
-use super::{StolenCredential, expect_denied, with};
+use super::{StolenCredential, every_field, expect_denied, with};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -329,6 +329,10 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
         (
             Some("ephemeralcontainers"),
             json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}}),
+        ),
+        (
+            Some("ephemeralcontainers"),
+            json!({"spec": {"ephemeralContainers": [every_field::ephemeral_container()]}}),
         ),
     ] {
         credential.change_pod(subresource, &patch).await.unwrap();

@@ -45,7 +45,7 @@ fn container(name: &str, more: &Value) -> Value {
 }
 
 /// A pod as the syncer makes those that may run on shared nodes.
-fn pod(credential: &StolenCredential, more: &Value) -> Value {
+pub(super) fn pod(credential: &StolenCredential, more: &Value) -> Value {
     let spec = with(
         &terms(&[
             term(labels::TENANT, "In", &[&credential.slug]),
