@@ -13,6 +13,7 @@ use super::{
     references::References,
     resource::{Key, Name, Resource, Side},
     schedule::PublishedSchedule,
+    service_variables::KnownServiceVariables,
     store::Unavailable,
     stores::Stores,
     tenant::Tenant,
@@ -54,6 +55,8 @@ pub struct Cache {
     pub own_labels: Memo<OwnLabels>,
     /// What schedules let the pods do.
     pub schedule: Memo<PublishedSchedule>,
+    /// Variables of Services that pods get.
+    pub service_variables: KnownServiceVariables,
 }
 
 impl Cache {
@@ -85,6 +88,7 @@ impl Cache {
             trust_followers: Mutex::default(),
             own_labels: Memo::default(),
             schedule: Memo::default(),
+            service_variables: KnownServiceVariables::default(),
         }
     }
 

@@ -23,6 +23,7 @@ pub mod references;
 pub mod resource;
 pub mod schedule;
 mod selectors;
+pub mod service_variables;
 pub mod store;
 pub mod stored;
 pub mod stores;

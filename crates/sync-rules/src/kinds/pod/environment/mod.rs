@@ -11,6 +11,7 @@ use crate::{
     model::{
         Cache, DeniedField, KindId, json,
         resource::{Name, host_name},
+        service_variables::ServiceVariables,
     },
     translation::{
         device_variables,
@@ -19,7 +20,7 @@ use crate::{
 };
 use berth_api::sync_policy::PodPolicy;
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 /// The rules of `EnvVar`.
 pub const VARIABLE: Fields = &[
@@ -59,37 +60,28 @@ pub struct Environment<'a> {
     pod: &'a Value,
     namespace: &'a str,
     rules: &'a PodPolicy,
-    /// Variables that come before the container's own.
-    base: Vec<(String, String)>,
-    /// That variables of Services are not among them, because there are too many.
-    left_out: Option<DeniedField>,
+    /// The variables of the API server, which come first.
+    api_server: Vec<(String, String)>,
+    /// Those of Services, which come before the container's own.
+    services: Arc<ServiceVariables>,
 }
 
 impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
     pub fn new(cache: &'a Cache, name: &'a Name, pod: &'a Value) -> Self {
-        let mut base = api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port);
-        let mut left_out = None;
         // The environment of a pod that is on the host cannot change any more, so Services need not be read.
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
-        if is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
-            let mut services = cache.stores.tenant(KindId::Service).all();
-            services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
-            services.sort_by(|(a, _), (b, _)| a.cmp(b));
-            let services = services.iter().map(|(service, stored)| {
-                let service_part = working_part(stored);
-                (&*service.name, services::variables(&service.name, &service_part))
-            });
-            let of_services = services::select(services, count_containers(pod));
-            left_out = of_services.describe_left_out();
-            base.extend(of_services.variables);
-        }
+        let has_services = is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false));
         Self {
             pod,
             namespace: &name.namespace,
             rules: &cache.tenant.policy.pods,
-            base,
-            left_out,
+            api_server: api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port),
+            services: if has_services {
+                of_services(cache, name, pod)
+            } else {
+                Arc::default()
+            },
         }
     }
 
@@ -101,10 +93,10 @@ impl<'a> Environment<'a> {
                 issues.ignore(left_out.field, left_out.why);
             }
         };
-        if let Some(left_out) = &self.left_out {
+        if let Some(left_out) = &self.services.left_out {
             ignore(left_out.clone());
         }
-        for (name, value) in &self.base {
+        for (name, value) in self.api_server.iter().chain(&self.services.variables) {
             if device_variables::is_denied(self.rules, name) {
                 let why = format!("the variable of a Service is left out: {}", describe_denial(name));
                 ignore(DeniedField::new("spec.enableServiceLinks", why));
@@ -196,6 +188,22 @@ impl<'a> Environment<'a> {
     }
 }
 
+/// The variables of the Services of a pod's namespace.
+fn of_services(cache: &Cache, name: &Name, pod: &Value) -> Arc<ServiceVariables> {
+    let (services, containers) = (cache.stores.tenant(KindId::Service), count_containers(pod));
+    let known = &cache.service_variables;
+    known.get(services, &name.namespace, containers, || {
+        let mut services = services.all();
+        services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
+        services.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let services = services.iter().map(|(service, stored)| {
+            let service_part = working_part(stored);
+            (&*service.name, services::variables(&service.name, &service_part))
+        });
+        services::select(services, containers)
+    })
+}
+
 /// The last variable of each name, in their order.
 fn with_last_of_each(variables: Vec<Value>) -> Vec<Value> {
     let mut known: HashSet<&str> = HashSet::new();
@@ -273,8 +281,8 @@ mod tests {
             pod: &pod,
             namespace: "default",
             rules: &rules,
-            base: Vec::new(),
-            left_out: None,
+            api_server: Vec::new(),
+            services: Arc::default(),
         };
         let variable = |path| environment.variable("A", &field(path), "env", &mut FieldIssues::default());
         let path = format!("metadata.annotations['{}']", downward::annotation(label));
@@ -303,7 +311,7 @@ mod tests {
         for _ in ["one", "another"] {
             let of_pod = Name::new("team", "p");
             let environment = Environment::new(&cache, &of_pod, &pod);
-            let mut variables = environment.base.iter().map(|(name, _)| name.as_str());
+            let mut variables = environment.services.variables.iter().map(|(name, _)| name.as_str());
             assert!(variables.any(|name| name == "WEB_SERVICE_HOST"));
         }
         let known = services.get(&name).unwrap().extract(0, |_| unreachable!("it is known"));
@@ -314,16 +322,19 @@ mod tests {
     fn services_make_no_device_variables() {
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{}]}});
         let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 1}]}});
-        let mut base = services::variables("docker-resource-gpu", &service);
-        base.extend(services::variables("nvidia-dcgm-exporter", &service));
-        let of_exporter = base.len() / 2;
+        let mut of_services = services::variables("docker-resource-gpu", &service);
+        of_services.extend(services::variables("nvidia-dcgm-exporter", &service));
+        let of_exporter = of_services.len() / 2;
         let rules = PodPolicy::default();
         let environment = Environment {
             pod: &pod,
             namespace: "default",
             rules: &rules,
-            base,
-            left_out: None,
+            api_server: Vec::new(),
+            services: Arc::new(ServiceVariables {
+                variables: of_services,
+                left_out: None,
+            }),
         };
         let mut issues = FieldIssues::default();
         // `DOCKER_RESOURCE_GPU_SERVICE_PORT=1` would be the second GPU of the node.

@@ -2,40 +2,33 @@
 //! themselves, so a pod gets those that have room.
 
 use crate::{
-    model::{DeniedField, json},
+    model::{DeniedField, json, service_variables::ServiceVariables},
     translation::sizes::MAX_SERVICE_VARIABLE_BYTES,
 };
 use serde_json::Value;
-
-/// Variables of Services that a pod gets.
-pub(super) struct OfServices<'a> {
-    pub(super) variables: Vec<(String, String)>,
-    /// Services whose variables would be too many.
-    left_out: Vec<&'a str>,
-}
 
 /// Of Services in the order of their names, those whose variables have room in all containers together. The same Services always lead to the same
 /// choice, and all containers get the same.
 pub(super) fn select<'a>(
     services: impl Iterator<Item = (&'a str, Vec<(String, String)>)>,
     containers: usize,
-) -> OfServices<'a> {
-    let mut selected = OfServices {
-        variables: Vec::new(),
-        left_out: Vec::new(),
-    };
+) -> ServiceVariables {
+    let (mut selected, mut left_out) = (Vec::new(), Vec::new());
     let mut left = MAX_SERVICE_VARIABLE_BYTES;
     for (service, variables) in services {
         let bytes: usize = variables.iter().map(bytes_of).sum();
         match left.checked_sub(bytes.saturating_mul(containers)) {
             Some(rest) => {
                 left = rest;
-                selected.variables.extend(variables);
+                selected.extend(variables);
             }
-            None => selected.left_out.push(service),
+            None => left_out.push(service),
         }
     }
-    selected
+    ServiceVariables {
+        variables: selected,
+        left_out: describe(&left_out),
+    }
 }
 
 /// Bytes of a variable in a list of a JSON text. No character of it is escaped there.
@@ -43,25 +36,23 @@ fn bytes_of((name, value): &(String, String)) -> usize {
     r#"{"name":"","value":""},"#.len() + name.len() + value.len()
 }
 
-impl OfServices<'_> {
-    /// That variables of Services are left out, if there are such.
-    pub(super) fn describe_left_out(&self) -> Option<DeniedField> {
-        const NAMED: usize = 3;
-        let (named, more) = self.left_out.split_at(self.left_out.len().min(NAMED));
-        if named.is_empty() {
-            return None;
-        }
-        let rest = match more.len() {
-            0 => String::new(),
-            count => format!(" and {count} more"),
-        };
-        let names = named.join(", ");
-        let why = format!(
-            "the variables of these Services are left out, because those of all Services of the namespace would have more than \
-             {MAX_SERVICE_VARIABLE_BYTES} bytes in the containers of the pod: {names}{rest}. Find Services by DNS, and set the field to false"
-        );
-        Some(DeniedField::new("spec.enableServiceLinks", why))
+/// That the variables of these Services are left out, if there are such.
+fn describe(left_out: &[&str]) -> Option<DeniedField> {
+    const NAMED: usize = 3;
+    let (named, more) = left_out.split_at(left_out.len().min(NAMED));
+    if named.is_empty() {
+        return None;
     }
+    let rest = match more.len() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let names = named.join(", ");
+    let why = format!(
+        "the variables of these Services are left out, because those of all Services of the namespace would have more than \
+         {MAX_SERVICE_VARIABLE_BYTES} bytes in the containers of the pod: {names}{rest}. Find Services by DNS, and set the field to false"
+    );
+    Some(DeniedField::new("spec.enableServiceLinks", why))
 }
 
 /// The variables that a kubelet makes of a Service.
@@ -135,26 +126,30 @@ mod tests {
         json!({"spec": {"clusterIP": "10.0.0.7", "ports": ports}})
     }
 
-    fn selected(services: &[(&'static str, u16)], containers: usize) -> (Vec<&'static str>, usize, Option<String>) {
+    /// Bytes of the variables, and the message about Services that are left out.
+    fn selected(services: &[(&'static str, u16)], containers: usize) -> (usize, String) {
         let of = |(name, ports): &(&'static str, u16)| (*name, variables(name, &service(*ports)));
         let selected = select(services.iter().map(of), containers);
         let bytes: usize = selected.variables.iter().map(bytes_of).sum();
-        let left_out = selected.describe_left_out().map(|left_out| left_out.why);
-        (selected.left_out, bytes * containers, left_out)
+        (
+            bytes * containers,
+            selected.left_out.map(|left_out| left_out.why).unwrap_or_default(),
+        )
     }
 
     #[test]
     fn services_without_room_are_left_out_by_their_names() {
         let services = [("a", 1), ("b", 100), ("c", 250), ("d", 250), ("e", 1)];
-        let (left_out, bytes, message) = selected(&services, 1);
-        assert_eq!(left_out, ["c", "d"]);
+        let (bytes, message) = selected(&services, 1);
         assert!(bytes <= MAX_SERVICE_VARIABLE_BYTES);
-        let message = message.unwrap();
         assert!(message.contains("of the pod: c, d. Find"), "{message}");
-        let (left_out, bytes, _) = selected(&services, 10);
-        assert_eq!(left_out, ["b", "c", "d"], "each container has them");
+        let (bytes, message) = selected(&services, 10);
+        assert!(
+            message.contains("of the pod: b, c, d. Find"),
+            "each container has them: {message}"
+        );
         assert!(bytes <= MAX_SERVICE_VARIABLE_BYTES);
-        assert_eq!(selected(&services, 0).0, [""; 0]);
+        assert_eq!(selected(&services, 0).1, "");
     }
 
     #[test]
@@ -162,14 +157,13 @@ mod tests {
         let names: Vec<String> = (0..100).map(|number| format!("service-{number:02}")).collect();
         let services = names.iter().map(|name| (name.as_str(), variables(name, &service(1))));
         let selected = select(services, 1);
-        assert!(selected.describe_left_out().is_none());
+        assert!(selected.left_out.is_none());
     }
 
     #[test]
     fn some_of_many_services_are_named() {
         let services = [("a", 250), ("b", 250), ("c", 250), ("d", 250), ("e", 250)];
-        let (_, _, message) = selected(&services, 1);
-        let message = message.unwrap();
+        let (_, message) = selected(&services, 1);
         assert!(message.contains("b, c, d and 1 more."), "{message}");
     }
 
