@@ -22,13 +22,14 @@ use crate::kubeconfig::KubeconfigArguments;
 use crate::list::ListArguments;
 use crate::logs::LogsArguments;
 use crate::nodes::NodesArguments;
-use crate::output::{ObjectFormat, OutputFormat};
+use crate::output::ObjectFormat;
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::snapshot::SnapshotCommand;
 use crate::tenant::NamespacesArgument;
 use crate::token::TokenCommand;
 use crate::usage::UsageArguments;
+use crate::version::VersionArguments;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 ///
@@ -226,12 +227,12 @@ pub(crate) enum Command {
         /// Shell to print the script for.
         shell: Shell,
     },
-    /// Print the versions of Berth and of the binaries that it starts.
-    Version {
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
-    },
+    /// Print the versions of this program and of the binaries that it starts, and those of Kubernetes and Berth on the host cluster.
+    ///
+    /// If no host cluster answers within five seconds, a line on standard error says so, and the command succeeds. The version of Berth there is that of
+    /// the Deployment berth-system/berth-control, and is left out if you may not read it.
+    #[command(after_help = "Examples:\n  berth version\n  berth version --client -o json")]
+    Version(VersionArguments),
     /// Write a manual page for each command into a directory.
     #[command(after_help = "Example:\n  berth man ~/.local/share/man/man1")]
     Man {
@@ -359,6 +360,7 @@ mod tests {
             "berth snapshot get a -o wide",
             "berth snapshot list a -A",
             "berth snapshot delete",
+            "berth version -o name",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -426,6 +428,8 @@ mod tests {
             "berth snapshot list -A -l a=b -o wide",
             "berth snapshot create a -o name",
             "berth snapshot describe team/a -o yaml",
+            "berth version --client -o json",
+            "berth version --context prod -o yaml",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

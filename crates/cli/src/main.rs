@@ -39,6 +39,7 @@ mod tenant_kubeconfig;
 mod token;
 mod usage;
 mod user_config;
+mod version;
 mod wait;
 
 use std::process::ExitCode;
@@ -75,7 +76,6 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         Command::Completion { shell } => return completion::print_script(shell),
         Command::Man { dir } => return man::run(Arguments::command(), &dir),
         Command::Simulate(arguments) => return simulate::run(&arguments),
-        Command::Version { output } => return output::print_version(output),
         command => command,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -116,9 +116,8 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Images { command } => images::run(command).await,
         Command::Token { credential } => token::run(host, credential).await,
         Command::Usage(arguments) => usage::run(host, &arguments).await,
+        Command::Version(arguments) => version::run(host, &arguments).await,
         // These need no runtime and have been run.
-        Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
     }
 }

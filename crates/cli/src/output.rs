@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use berth_api::text::{one_line, printable};
-use berth_process::binaries;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -205,48 +203,6 @@ pub(crate) fn plural(number: u64, noun: &str) -> String {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
     }
-}
-
-/// What `berth version` prints. Programs read it: fields are only ever added.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Versions {
-    berth: &'static str,
-    /// The version of local host clusters.
-    kubernetes: &'static str,
-    /// The versions whose binaries are on this machine.
-    kubernetes_found: Vec<String>,
-    etcd: &'static str,
-    kwok: &'static str,
-}
-
-/// `berth version`.
-pub(crate) fn print_version(format: OutputFormat) -> Result<ExitCode, Error> {
-    let versions = Versions {
-        berth: env!("CARGO_PKG_VERSION"),
-        kubernetes: berth_kubernetes_versions::KUBERNETES_DEFAULT,
-        kubernetes_found: binaries::available_versions(),
-        etcd: berth_kubernetes_versions::ETCD,
-        kwok: berth_kubernetes_versions::KWOK,
-    };
-    print(&versions, format_versions, format)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn format_versions(versions: &Versions) -> String {
-    let Versions {
-        berth,
-        kubernetes,
-        kubernetes_found,
-        etcd,
-        kwok,
-    } = versions;
-    let found = if kubernetes_found.is_empty() {
-        "none; run `make kubernetes`".to_owned()
-    } else {
-        kubernetes_found.join(", ")
-    };
-    format!("berth {berth}\nkubernetes {kubernetes} (found: {found})\netcd {etcd}\nkwok {kwok}")
 }
 
 /// Left-aligned columns with a heading. Each row is [one line](one_line).

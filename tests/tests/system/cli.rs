@@ -84,6 +84,8 @@ async fn create(user: &CommandLine) {
 }
 
 async fn look(user: &CommandLine) {
+    let (out, _) = user.run(&["version"], 0).await;
+    assert!(out.contains("\nhost kubernetes v"), "{out}");
     let (out, _) = user.run(&["list", "-n", TEAM], 0).await;
     let line = out.lines().nth(1).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
