@@ -58,7 +58,8 @@ pub(crate) enum Command {
     Create(CreateArguments),
     /// List the tenants of a namespace, or of all.
     ///
-    /// The column GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the status says.
+    /// The columns are those of `kubectl get tenantclusters`. GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the
+    /// status says.
     #[command(
         visible_alias = "ls",
         after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json\n  berth list -A --field-selector status.phase=Sleeping"

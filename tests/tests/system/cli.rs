@@ -89,9 +89,9 @@ async fn look(user: &CommandLine) {
     let (out, _) = user.run(&["list", "-n", TEAM], 0).await;
     let line = out.lines().nth(1).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(cells[..3], [TEAM, "vision", "Ready"], "{out}");
-    // Nodes and GPUs: an L40S node has four.
-    assert_eq!(cells[5..7], ["1/1", "4"], "{out}");
+    assert_eq!(cells[..3], [TEAM, "vision", "True"], "{out}");
+    // Nodes assigned and desired, and GPUs: an L40S node has four.
+    assert_eq!(cells[5..8], ["1", "1", "4"], "{out}");
     let (out, _) = user.run(&["ls", "-A", "-o", "json"], 0).await;
     let list: Value = serde_json::from_str(&out).unwrap();
     let items = list["items"].as_array().unwrap();
