@@ -15,7 +15,7 @@ use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
 use crate::completion;
-use crate::error::Error;
+use crate::error::{Error, describe};
 use crate::user_config::document;
 use crate::user_config::file::user_paths;
 use crate::user_config::read::{check_context, read_file, read_merged};
@@ -189,6 +189,17 @@ where
         Ok(object) => Ok(Some(object)),
         Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// An answer of the host, or why there is none within `limit`.
+pub(crate) async fn answer_within<T>(
+    limit: Duration,
+    read: impl Future<Output = kube::Result<T>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(limit, read).await {
+        Ok(answer) => answer.map_err(|error| describe(&error)),
+        Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
     }
 }
 

@@ -10,10 +10,9 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
-use tokio::time::timeout;
 
-use crate::error::{Error, describe};
-use crate::host::HostArguments;
+use crate::error::Error;
+use crate::host::{HostArguments, answer_within};
 use crate::output::{OutputFormat, print, print_note};
 
 /// How long the host may take for each of its answers: people ask for the version of a program that may not find one.
@@ -97,8 +96,8 @@ async fn find_host(host: &HostArguments) -> Result<Option<HostVersions>, Error> 
 async fn read_host(client: &Client) -> Option<HostVersions> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), system::NAMESPACE);
     let (kubernetes, control) = tokio::join!(
-        within(client.apiserver_version()),
-        within(deployments.get_opt(system::CONTROL))
+        answer_within(TIMEOUT, client.apiserver_version()),
+        answer_within(TIMEOUT, deployments.get_opt(system::CONTROL))
     );
     let kubernetes = match kubernetes {
         Ok(version) => version.git_version,
@@ -116,14 +115,6 @@ async fn read_host(client: &Client) -> Option<HostVersions> {
         Installed::default()
     });
     Some(HostVersions { kubernetes, installed })
-}
-
-/// An answer, or why there is none.
-async fn within<T>(read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-    match timeout(TIMEOUT, read).await {
-        Ok(answer) => answer.map_err(|error| describe(&error)),
-        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
-    }
 }
 
 /// What the labels of control's Deployment say, which the chart sets, or why they are not known.
