@@ -238,6 +238,17 @@ pub(crate) fn format_columns<Row: AsRef<[String]>>(heading: &[&str], rows: &[Row
     lines.join("\n")
 }
 
+/// A table as it is, or without its heading.
+pub(crate) fn keep_heading(table: String, is_kept: bool) -> String {
+    if is_kept {
+        return table;
+    }
+    table
+        .split_once('\n')
+        .map(|(_, rows)| rows.to_owned())
+        .unwrap_or_default()
+}
+
 /// A table with a row for each item; none without items.
 pub(crate) fn format_rows<T, const N: usize>(
     heading: [&str; N],
@@ -283,6 +294,9 @@ mod tests {
         assert_eq!(format_rows(["X"], &[], |row: &[String; 1]| row.clone()), None);
         assert_eq!(format_columns(&["X", "Y"], &rows.map(Vec::from)), table);
         assert_eq!(format_columns::<Vec<String>>(&["X"], &[]), "X");
+        assert_eq!(keep_heading(table.to_owned(), true), table);
+        assert_eq!(keep_heading(table.to_owned(), false), "a       long\nlonger");
+        assert_eq!(keep_heading("X".to_owned(), false), "");
     }
 
     #[test]
