@@ -406,7 +406,7 @@ mod tests {
             "berth encryption status",
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
-            "berth logs a --audit --tail 20",
+            "berth logs a --audit --tail 20 --timestamps",
             "berth logs a --since 1h30m -f -c syncer",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",

@@ -38,6 +38,16 @@ pub(crate) struct LogsArguments {
     /// Print only the events of the audit log of the API servers. Without this flag they are left out.
     #[arg(long)]
     audit: bool,
+    #[command(flatten)]
+    lines: LineArguments,
+    /// Print the log of the container that ran before, for example the one that crashed.
+    #[arg(short, long, conflicts_with = "follow")]
+    previous: bool,
+}
+
+/// Which lines are printed, and how.
+#[derive(Debug, Args)]
+struct LineArguments {
     /// Print only so many of the last lines of each pod; -1 is all. With --follow, lines of an API server that are left out count as well.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(-1..), allow_negative_numbers = true)]
     tail: Option<i64>,
@@ -47,9 +57,9 @@ pub(crate) struct LogsArguments {
     /// Print only lines since this time, for example 2026-11-30T14:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with = "since")]
     since_time: Option<Timestamp>,
-    /// Print the log of the container that ran before, for example the one that crashed.
-    #[arg(short, long, conflicts_with = "follow")]
-    previous: bool,
+    /// Print the time of the kubelet before each line.
+    #[arg(long)]
+    timestamps: bool,
 }
 
 /// A log: a container of a pod.
@@ -119,11 +129,13 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
 
 /// What is asked of the kubelet. As with kubectl, 0 seconds and -1 lines are no limits: API servers refuse them.
 fn read_parameters(arguments: &LogsArguments) -> LogParams {
+    let lines = &arguments.lines;
     LogParams {
         follow: arguments.follow,
-        tail_lines: arguments.tail.filter(|lines| *lines >= 0),
-        since_seconds: arguments.since.filter(|seconds| *seconds > 0),
-        since_time: arguments.since_time,
+        tail_lines: lines.tail.filter(|lines| *lines >= 0),
+        since_seconds: lines.since.filter(|seconds| *seconds > 0),
+        since_time: lines.since_time,
+        timestamps: lines.timestamps,
         previous: arguments.previous,
         ..LogParams::default()
     }
@@ -234,8 +246,9 @@ async fn print_log(
         let _guard = lock.lock();
         writeln!(io::stdout(), "{prefix}{}", text_of(line)).is_ok()
     };
+    let mut sorter = Sorter::new(content).with_timestamps(parameters.timestamps);
     if let Some(lines) = kept {
-        let last = read_last(&mut reader, content, lines, usize::MAX).await;
+        let last = read_last(&mut reader, sorter, lines, usize::MAX).await;
         let last = last.map_err(|error| failed(&error))?;
         for line in &last.lines {
             if !print(line) {
@@ -244,7 +257,6 @@ async fn print_log(
         }
         return Ok(());
     }
-    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line)
         .await
