@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::host::{HostArguments, answer_within};
-use crate::output::{OutputFormat, print, print_note};
+use crate::output::{OutputFormat, join_lines, print, print_note};
 
 /// How long the host may take for each of its answers: people ask for the version of a program that may not find one.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,11 +81,12 @@ pub(crate) async fn run(host: &HostArguments, arguments: &VersionArguments) -> R
 /// The versions of the host cluster; none if there is none that answers, which is no error: the program has a version all the same.
 ///
 /// # Errors
-/// The arguments name a context that does not exist.
+/// `--context` names a context that does not exist.
 async fn find_host(host: &HostArguments) -> Result<Option<HostVersions>, Error> {
+    let is_context_given = host.context.is_some();
     match host.connect().await {
         Ok(host) => Ok(read_host(&host.client).await),
-        Err(error @ Error::Usage(_)) => Err(error),
+        Err(error @ Error::Usage(_)) if is_context_given => Err(error),
         Err(error) => {
             print_note(format_args!("{error}"));
             Ok(None)
@@ -156,7 +157,7 @@ fn format_versions(versions: &Versions) -> String {
         lines.extend(berth.as_ref().map(|version| format!("host berth {version}")));
         lines.extend(chart.as_ref().map(|chart| format!("host chart {chart}")));
     }
-    lines.join("\n")
+    join_lines(&lines)
 }
 
 #[cfg(test)]
@@ -228,6 +229,39 @@ mod tests {
         let host = versions(read_host(&host).await);
         assert!(format_versions(&host).ends_with("\nkwok v0"), "{host:?}");
         assert_eq!(serde_json::to_value(&host).unwrap().get("host"), None);
+    }
+
+    /// The current context is gone, or that of a tenant from which no context of a host is known.
+    #[tokio::test]
+    async fn a_kubeconfig_without_a_host_is_no_error_but_a_wrong_flag_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let find = async |current: &str, context: Option<&str>| {
+            let contexts = json!([{"name": "berth/team/vision", "context": {"cluster": "vision", "user": "vision"}}]);
+            let kubeconfig = json!({"current-context": current, "contexts": contexts});
+            std::fs::write(&path, kubeconfig.to_string()).unwrap();
+            let arguments = HostArguments {
+                kubeconfig: Some(path.clone()),
+                context: context.map(ToOwned::to_owned),
+                namespace: None,
+                home: folder.path().to_owned(),
+                request_timeout: TIMEOUT,
+            };
+            find_host(&arguments).await
+        };
+        for current in ["gone", "berth/team/vision"] {
+            assert_eq!(find(current, None).await.unwrap(), None, "{current}");
+            assert_eq!(find(current, Some("visoin")).await.unwrap_err().exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn what_a_host_says_is_one_line() {
+        let host = HostVersions {
+            kubernetes: "v1.36.4\nhost berth 9".into(),
+            installed: Installed::default(),
+        };
+        assert_eq!(format_versions(&versions(Some(host))).lines().count(), 5);
     }
 
     #[test]
