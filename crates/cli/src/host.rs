@@ -285,6 +285,15 @@ pub(crate) mod tests {
         server.abort();
     }
 
+    #[tokio::test]
+    async fn what_is_not_answered_in_time_is_not_waited_for() {
+        let silent = std::future::pending::<kube::Result<()>>();
+        let answer = answer_within(Duration::from_millis(10), silent).await;
+        assert_eq!(answer, Err("no answer within 0 s".into()));
+        let answer = answer_within(ANSWER_TIMEOUT, std::future::ready(Ok(1))).await;
+        assert_eq!(answer, Ok(1));
+    }
+
     /// A host whose API server refuses every request, with these headers.
     async fn host_that_answers(headers: &'static str) -> Host {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -43,11 +43,16 @@ mod version;
 mod wait;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use args::{Arguments, Command};
 use clap::{CommandFactory as _, FromArgMatches as _};
 use error::Error;
 use host::HostArguments;
+use tokio::runtime::Runtime;
+
+/// How long what a command has begun may go on once the command is done.
+const SHUTDOWN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     berth_runtime::install_crypto();
@@ -87,7 +92,14 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             path: "berth".into(),
             source,
         })?;
-    runtime.block_on(dispatch(&host, command))
+    run_on(runtime, dispatch(&host, command))
+}
+
+/// Runs a command to its end. The runtime would wait for threads without limit, also for one that looks up a name that nobody answers.
+fn run_on<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(command);
+    runtime.shutdown_timeout(SHUTDOWN);
+    result
 }
 
 async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Error> {
@@ -119,5 +131,29 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Version(arguments) => version::run(host, &arguments).await,
         // These need no runtime and have been run.
         Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::park_timeout;
+    use std::time::Instant;
+
+    #[test]
+    fn no_command_waits_for_a_thread_whose_answer_nobody_needs() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).build().unwrap();
+        let begun = Instant::now();
+        let is_running = run_on(runtime, async {
+            let (running, is_running) = tokio::sync::oneshot::channel();
+            drop(tokio::task::spawn_blocking(move || {
+                let _ = running.send(());
+                park_timeout(Duration::from_secs(60));
+            }));
+            is_running.await
+        });
+        assert_eq!(is_running, Ok(()));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }
