@@ -148,8 +148,10 @@ fn parse_age(text: &str) -> Result<i64, String> {
     i64::try_from(seconds).map_err(|_| "expected a shorter duration".into())
 }
 
+/// A time, without the part of a second: API servers read none, and the next second would leave out lines.
 fn parse_moment(text: &str) -> Result<Timestamp, String> {
-    let moment = text.parse();
+    let moment = text.parse::<Timestamp>();
+    let moment = moment.and_then(|moment| Timestamp::from_second(moment.as_second()));
     moment.map_err(|_| "expected a time such as 2026-11-30T14:00:00Z".into())
 }
 
@@ -328,9 +330,14 @@ mod tests {
             parameters("berth logs a --since 5m --tail 0"),
             (Some(0), Some(300), None)
         );
-        let time = "2026-11-30T14:00:00Z";
-        let since = parameters(&format!("berth logs a --since-time {time}"));
-        assert_eq!(since, (None, None, Some(time.into())));
+        for time in [
+            "2026-11-30T14:00:00Z",
+            "2026-11-30T14:00:00.7Z",
+            "2026-11-30T15:00:00+01:00",
+        ] {
+            let since = parameters(&format!("berth logs a --since-time {time}"));
+            assert_eq!(since, (None, None, Some("2026-11-30T14:00:00Z".into())));
+        }
     }
 
     #[test]
