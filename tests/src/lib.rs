@@ -1,7 +1,12 @@
 //! What Berth's whole-system tests and benchmarks share: a host cluster with control as its own process, and tenants.
 //!
 //! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "helpers of tests fail as tests do"
+)]
 
 pub mod argo_cd;
 pub mod canaries;

@@ -1,5 +1,9 @@
 //! The artifacts of a release, of a program of this build: twice the same bytes, and every part can be read.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_local::images::{
     catalog::{BERTH_PROGRAMS, archive_name, berth_reference},

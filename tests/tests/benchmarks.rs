@@ -1,5 +1,9 @@
 //! A benchmark that is ended leaves nothing: neither the host cluster, nor tenants' processes, which outlive control.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_control::control_plane::API_SERVER;
 use berth_local::Home;

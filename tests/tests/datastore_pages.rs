@@ -1,5 +1,9 @@
 //! What a tenant stores is read and cleared page by page in a real etcd, and compared with a plain read of everything.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_api::names::TenantId;
 use berth_control::datastore::{

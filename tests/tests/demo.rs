@@ -1,6 +1,10 @@
 //! The README's first command, as a newcomer runs it, but with the binaries of this build and a state folder of its own. And a local
 //! cluster with a gateway.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_process::binaries::{self, Binary};

@@ -1,6 +1,11 @@
 //! A full datastore: the alert sees the alarm, and the commands of docs/operations/troubleshooting.md make room and end it.
 // No runtime: the commands of the page are run one after the other.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test may block, and fails where it stands"
+)]
 
 use berth_process::{
     binaries::{Binary, find_pinned},

@@ -2,7 +2,11 @@
 //! one gets the next a new cluster, and nothing is left however runner and keeper end.
 //!
 //! The program is its own example: started with [`ROLE`] it is a suite whose tests record which cluster they have.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_tests::{
     keeper,

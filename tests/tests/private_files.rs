@@ -1,7 +1,11 @@
 //! Commands of the documentation that write keys, with a `kubectl` that prints the same for every request: other users of the machine cannot read
 //! the files.
 // No runtime: the commands are run one after the other.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_tests::page::find_commands;
 use std::{

@@ -5,7 +5,12 @@
 //! It prints how long each step takes: `cargo nextest run -p berth-tests --test quick_start --no-capture`. With
 //! `BERTH_RELEASE_ARTIFACTS` it takes the signed release in this folder, which has the public key beside it, instead of one of the
 //! programs of this build.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test that prints how long steps took, and fails where it stands"
+)]
 
 use berth_api::{TenantCluster, names::TenantId};
 use berth_kubernetes_versions::KUBERNETES_DEFAULT;

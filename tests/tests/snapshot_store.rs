@@ -1,5 +1,9 @@
 //! Snapshots in a bucket of a real S3 server.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_snapshots::{Entry, ReadError, Store, StoreError, WriteError, Written};
 use berth_tests::{

@@ -40,7 +40,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 ///
 /// # Panics
 /// Never: a definition can always be converted to JSON.
-#[allow(clippy::expect_used)]
+#[expect(clippy::expect_used, reason = "definitions are JSON")]
 pub fn status_fields<K: CustomResourceExt + JsonSchema>() -> BTreeSet<String> {
     let definition = serde_json::to_value(definition_of::<K>()).expect("definitions are JSON");
     let status = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
@@ -63,7 +63,7 @@ fn definition_of<K: CustomResourceExt + JsonSchema>() -> CustomResourceDefinitio
 ///
 /// # Panics
 /// Never: what kube makes of a schema is one that definitions may have.
-#[allow(clippy::expect_used)]
+#[expect(clippy::expect_used, reason = "a schema of kube is structural")]
 fn structural_schema_of<K: JsonSchema>() -> JSONSchemaProps {
     let generator = SchemaSettings::openapi3()
         .with(|settings| {
@@ -142,7 +142,7 @@ fn values_of(schema: &Value) -> Option<Vec<(String, String)>> {
 ///
 /// # Panics
 /// Never: a definition can always be converted to JSON and back.
-#[allow(clippy::expect_used)]
+#[expect(clippy::expect_used, reason = "definitions are JSON, and stay valid")]
 fn with_kubernetes_schema(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("definitions are JSON");
     for version in value["spec"]["versions"].as_array_mut().into_iter().flatten() {

@@ -1,6 +1,10 @@
 //! Manifests in the documentation and in `examples/` fit the schemas: every field exists, and no value is of another type or
 //! outside its enum.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_api::crd;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{

@@ -22,13 +22,14 @@ use crate::kubeconfig::KubeconfigArguments;
 use crate::list::ListArguments;
 use crate::logs::LogsArguments;
 use crate::nodes::NodesArguments;
-use crate::output::{ObjectFormat, OutputFormat};
+use crate::output::ObjectFormat;
 use crate::simulate::SimulateArguments;
 use crate::sleep::SleepArguments;
 use crate::snapshot::SnapshotCommand;
 use crate::tenant::NamespacesArgument;
 use crate::token::TokenCommand;
 use crate::usage::UsageArguments;
+use crate::version::VersionArguments;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 ///
@@ -57,7 +58,8 @@ pub(crate) enum Command {
     Create(CreateArguments),
     /// List the tenants of a namespace, or of all.
     ///
-    /// The column GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the status says.
+    /// The columns are those of `kubectl get tenantclusters`. GPUS is what the nodes have now, if you may list nodes and HostNodePools, and else what the
+    /// status says.
     #[command(
         visible_alias = "ls",
         after_help = "Examples:\n  berth list -A -o wide\n  berth list -n team-vision --watch\n  berth list -A -l stage=prod -o json\n  berth list -A --field-selector status.phase=Sleeping"
@@ -226,12 +228,12 @@ pub(crate) enum Command {
         /// Shell to print the script for.
         shell: Shell,
     },
-    /// Print the versions of Berth and of the binaries that it starts.
-    Version {
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t)]
-        output: OutputFormat,
-    },
+    /// Print the versions of this program and of the binaries that it starts, and those of Kubernetes and Berth on the host cluster.
+    ///
+    /// If no host cluster answers within five seconds, a line on standard error says so, and the command succeeds. The version of Berth there is that of
+    /// the Deployment berth-system/berth-control, and is left out if you may not read it.
+    #[command(after_help = "Examples:\n  berth version\n  berth version --client -o json")]
+    Version(VersionArguments),
     /// Write a manual page for each command into a directory.
     #[command(after_help = "Example:\n  berth man ~/.local/share/man/man1")]
     Man {
@@ -317,8 +319,10 @@ mod tests {
             "berth create a --wait=soon",
             "berth sleep a -o json",
             "berth logs a --component nginx",
-            "berth logs a --tail -1",
-            "berth logs a --since 0s",
+            "berth logs a --tail -2",
+            "berth logs a --since-time yesterday",
+            "berth logs a --since 5m --since-time 2026-11-30T14:00:00Z",
+            "berth delete a --ignore-not-found=maybe",
             "berth logs a -f --previous",
             "berth logs a --audit=all",
             "berth create a --ttl 5",
@@ -359,6 +363,7 @@ mod tests {
             "berth snapshot get a -o wide",
             "berth snapshot list a -A",
             "berth snapshot delete",
+            "berth version -o name",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }
@@ -376,11 +381,16 @@ mod tests {
             "berth list --request-timeout 0 --namespace team",
             "berth list --request-timeout 30",
             "berth get a -o wide",
+            "berth get a --ignore-not-found",
+            "berth get a --ignore-not-found=true -o name",
+            "berth list -A --no-headers -w",
             "berth describe a",
             "berth create a --nodes h100=1,burst:h100=0..2 --dry-run=client -o name",
             "berth create -f -",
             "berth delete a --wait=false --ignore-not-found",
             "berth delete a --wait",
+            "berth delete a --ignore-not-found=true --timeout=0",
+            "berth snapshot delete a --ignore-not-found=false",
             "berth delete a team/b -i --dry-run=server -o name",
             "berth delete -f -",
             "berth connect a -- kubectl get ns -o name",
@@ -396,7 +406,7 @@ mod tests {
             "berth encryption status",
             "berth encryption status team/a -o name",
             "berth kubeconfig a --ttl 1h --service-account ci/deploy",
-            "berth logs a --audit --tail 20",
+            "berth logs a --audit --tail 20 --timestamps",
             "berth logs a --since 1h30m -f -c syncer",
             "berth debug bundle a --output-file b.tar.gz",
             "berth explain pod team/a ml/b",
@@ -423,9 +433,11 @@ mod tests {
             "berth snapshot restore team/a b -y --without-saving --wait",
             "berth snapshot delete a b -n team",
             "berth snapshot delete team/a --wait=false --ignore-not-found -o name",
-            "berth snapshot list -A -l a=b -o wide",
+            "berth snapshot list -A -l a=b -o wide --no-headers",
             "berth snapshot create a -o name",
             "berth snapshot describe team/a -o yaml",
+            "berth version --client -o json",
+            "berth version --context prod -o yaml",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

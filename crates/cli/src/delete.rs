@@ -36,7 +36,7 @@ pub(crate) struct DeleteArguments {
     #[arg(short, long)]
     interactive: bool,
     /// Succeed if there is no such tenant.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     ignore_not_found: bool,
     /// Delete nothing: `client` only says what would be deleted, `server` lets the API server check it.
     #[arg(long, value_enum, value_name = "client|server")]

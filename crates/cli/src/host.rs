@@ -15,7 +15,7 @@ use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 
 use crate::completion;
-use crate::error::Error;
+use crate::error::{Error, describe};
 use crate::user_config::document;
 use crate::user_config::file::user_paths;
 use crate::user_config::read::{check_context, read_file, read_merged};
@@ -192,6 +192,17 @@ where
     }
 }
 
+/// An answer of the host, or why there is none within `limit`.
+pub(crate) async fn answer_within<T>(
+    limit: Duration,
+    read: impl Future<Output = kube::Result<T>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(limit, read).await {
+        Ok(answer) => answer.map_err(|error| describe(&error)),
+        Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
+    }
+}
+
 /// A configuration whose requests end, also if nobody answers them. For all but streams.
 pub(crate) fn limited(mut config: Config) -> Config {
     limit_connecting(&mut config, ANSWER_TIMEOUT);
@@ -272,6 +283,15 @@ pub(crate) mod tests {
         let error = client.apiserver_version().await.unwrap_err();
         assert!(matches!(failed("ask")(error), Error::Unanswered(_)));
         server.abort();
+    }
+
+    #[tokio::test]
+    async fn what_is_not_answered_in_time_is_not_waited_for() {
+        let silent = std::future::pending::<kube::Result<()>>();
+        let answer = answer_within(Duration::from_millis(10), silent).await;
+        assert_eq!(answer, Err("no answer within 0 s".into()));
+        let answer = answer_within(ANSWER_TIMEOUT, std::future::ready(Ok(1))).await;
+        assert_eq!(answer, Ok(1));
     }
 
     /// A host whose API server refuses every request, with these headers.

@@ -52,6 +52,8 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Sorter {
     content: Content,
+    /// Whether each line begins with a time and a space, which are no part of what a program wrote.
+    has_timestamps: bool,
     place: Place,
     /// What the line had that is not at its end yet.
     continued: Option<Kind>,
@@ -61,6 +63,7 @@ impl Sorter {
     pub(crate) fn new(content: Content) -> Self {
         Self {
             content,
+            has_timestamps: false,
             place: match content {
                 Content::MessagesAlone => Place::Start,
                 Content::Messages | Content::AuditEvents => Place::Between,
@@ -69,15 +72,27 @@ impl Sorter {
         }
     }
 
+    /// The same for a log in which the kubelet has put the time before each line.
+    pub(crate) fn with_timestamps(self, has_timestamps: bool) -> Self {
+        Self { has_timestamps, ..self }
+    }
+
     /// Whether the next line is wanted.
     pub(crate) fn wants(&mut self, line: &[u8]) -> bool {
-        let kind = self.continued.unwrap_or_else(|| self.classify(line));
+        let kind = self.continued.unwrap_or_else(|| self.classify(self.written(line)));
         self.continued = (!line.ends_with(b"\n")).then_some(kind);
         match self.content {
             Content::Messages => kind != Kind::Event,
             Content::MessagesAlone => kind == Kind::Message,
             Content::AuditEvents => kind != Kind::Message,
         }
+    }
+
+    /// A line as the program wrote it.
+    fn written<'l>(&self, line: &'l [u8]) -> &'l [u8] {
+        let space = line.iter().position(|byte| *byte == b' ');
+        let begin = space.filter(|_| self.has_timestamps).map_or(0, |space| space + 1);
+        &line[begin..]
     }
 
     fn classify(&mut self, line: &[u8]) -> Kind {
@@ -154,15 +169,14 @@ impl LastLines {
     }
 }
 
-/// Reads a log to its end, and keeps the last wanted lines: at most so many, with at most so many bytes together.
+/// Reads a log to its end, and keeps the last lines that `sorter` wants: at most so many, with at most so many bytes together.
 pub(crate) async fn read_last(
     reader: &mut (impl AsyncBufRead + Unpin),
-    content: Content,
+    mut sorter: Sorter,
     most_lines: usize,
     most_bytes: usize,
 ) -> io::Result<LastLines> {
     let mut last = LastLines::default();
-    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(reader, &mut line).await? {
         if sorter.wants(&line) {
@@ -186,7 +200,9 @@ mod tests {
             lines,
             left_out,
             bytes: kept,
-        } = read_last(&mut reader, content, lines, bytes).await.unwrap();
+        } = read_last(&mut reader, Sorter::new(content), lines, bytes)
+            .await
+            .unwrap();
         let text: Vec<u8> = lines.into_iter().flatten().collect();
         assert_eq!(text.len(), kept);
         (String::from_utf8(text).unwrap(), left_out)
@@ -203,6 +219,28 @@ mod tests {
             (format!("{EVENT}\n{EVENT}\n"), 4)
         );
         assert_eq!(last("", Content::Messages, 9, 999).await, (String::new(), 0));
+    }
+
+    /// A line that goes on has none.
+    #[tokio::test]
+    async fn times_of_the_kubelet_are_no_part_of_a_line() {
+        let time = "2026-11-30T14:00:00.000000001Z";
+        let filler = "x".repeat(usize::try_from(MAX_LINE).unwrap());
+        let log = format!("{time} I1130 first\n{time} {EVENT}\n{time} {filler} {EVENT}\n{time} \n{time}\n");
+        let kept = async |content| {
+            let sorter = Sorter::new(content).with_timestamps(true);
+            let last = read_last(&mut log.as_bytes(), sorter, 9, usize::MAX).await.unwrap();
+            String::from_utf8(last.lines.into_iter().flatten().collect()).unwrap()
+        };
+        assert_eq!(kept(Content::AuditEvents).await, format!("{time} {EVENT}\n"));
+        let messages = kept(Content::Messages).await;
+        assert!(
+            messages == log.replacen(&format!("{time} {EVENT}\n"), "", 1),
+            "{}",
+            messages.len()
+        );
+        let without = last(&log, Content::AuditEvents, 9, usize::MAX).await;
+        assert_eq!(without.0, "", "they would hide events");
     }
 
     #[tokio::test]

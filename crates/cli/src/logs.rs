@@ -8,6 +8,7 @@ use berth_api::text::printable;
 use berth_api::{TenantClass, TenantCluster};
 use clap::Args;
 use futures::future::join_all;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt};
@@ -37,15 +38,28 @@ pub(crate) struct LogsArguments {
     /// Print only the events of the audit log of the API servers. Without this flag they are left out.
     #[arg(long)]
     audit: bool,
-    /// Print only so many of the last lines of each pod. With --follow, lines of an API server that are left out count as well.
-    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
-    tail: Option<i64>,
-    /// Print only lines that are not older than this, for example 5m or 1h30m.
-    #[arg(long, value_name = "DURATION", value_parser = parse_age)]
-    since: Option<i64>,
+    #[command(flatten)]
+    lines: LineArguments,
     /// Print the log of the container that ran before, for example the one that crashed.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
+}
+
+/// Which lines are printed, and how.
+#[derive(Debug, Args)]
+struct LineArguments {
+    /// Print only so many of the last lines of each pod; -1 is all. With --follow, lines of an API server that are left out count as well.
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(-1..), allow_negative_numbers = true)]
+    tail: Option<i64>,
+    /// Print only lines that are not older than this, for example 5m or 1h30m; 0s is no limit.
+    #[arg(long, value_name = "DURATION", value_parser = parse_age)]
+    since: Option<i64>,
+    /// Print only lines since this time, for example 2026-11-30T14:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with = "since")]
+    since_time: Option<Timestamp>,
+    /// Print the time of the kubelet before each line.
+    #[arg(long)]
+    timestamps: bool,
 }
 
 /// A log: a container of a pod.
@@ -86,13 +100,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
             )
         }));
     }
-    let parameters = LogParams {
-        follow: arguments.follow,
-        tail_lines: arguments.tail,
-        since_seconds: arguments.since,
-        previous: arguments.previous,
-        ..LogParams::default()
-    };
+    let parameters = read_parameters(arguments);
     let pods: Api<Pod> = if arguments.follow {
         Api::namespaced(host.stream_client()?, &namespace)
     } else {
@@ -119,14 +127,32 @@ pub(crate) async fn run(host: &HostArguments, arguments: &LogsArguments) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is asked of the kubelet. As with kubectl, 0 seconds and -1 lines are no limits: API servers refuse them.
+fn read_parameters(arguments: &LogsArguments) -> LogParams {
+    let lines = &arguments.lines;
+    LogParams {
+        follow: arguments.follow,
+        tail_lines: lines.tail.filter(|lines| *lines >= 0),
+        since_seconds: lines.since.filter(|seconds| *seconds > 0),
+        since_time: lines.since_time,
+        timestamps: lines.timestamps,
+        previous: arguments.previous,
+        ..LogParams::default()
+    }
+}
+
 /// `5m`, `1h30m`: an age in whole seconds. A part of a second counts as one.
 fn parse_age(text: &str) -> Result<i64, String> {
     let age = parse_timeout(text)?;
     let seconds = age.as_secs() + u64::from(age.subsec_nanos() > 0);
-    match i64::try_from(seconds) {
-        Ok(0) | Err(_) => Err("expected a duration of more than 0s".into()),
-        Ok(seconds) => Ok(seconds),
-    }
+    i64::try_from(seconds).map_err(|_| "expected a shorter duration".into())
+}
+
+/// A time, without the part of a second: API servers read none, and the next second would leave out lines.
+fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    let moment = text.parse::<Timestamp>();
+    let moment = moment.and_then(|moment| Timestamp::from_second(moment.as_second()));
+    moment.map_err(|_| "expected a time such as 2026-11-30T14:00:00Z".into())
 }
 
 /// The component whose logs are printed; none: all of them. Only API servers write audit logs.
@@ -222,8 +248,9 @@ async fn print_log(
         let _guard = lock.lock();
         writeln!(io::stdout(), "{prefix}{}", text_of(line)).is_ok()
     };
+    let mut sorter = Sorter::new(content).with_timestamps(parameters.timestamps);
     if let Some(lines) = kept {
-        let last = read_last(&mut reader, content, lines, usize::MAX).await;
+        let last = read_last(&mut reader, sorter, lines, usize::MAX).await;
         let last = last.map_err(|error| failed(&error))?;
         for line in &last.lines {
             if !print(line) {
@@ -232,7 +259,6 @@ async fn print_log(
         }
         return Ok(());
     }
-    let mut sorter = Sorter::new(content);
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line)
         .await
@@ -255,6 +281,7 @@ fn text_of(line: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
     use serde_json::json;
 
     #[tokio::test]
@@ -279,9 +306,38 @@ mod tests {
         assert_eq!(parse_age("5m"), Ok(300));
         assert_eq!(parse_age("1h30m"), Ok(5400));
         assert_eq!(parse_age("1500ms"), Ok(2));
-        // API servers refuse it.
-        assert!(parse_age("0s").is_err());
         assert!(parse_age("-5m").is_err() && parse_age("5").is_err());
+    }
+
+    #[test]
+    fn what_is_no_limit_for_kubectl_is_none() {
+        let parameters = |line: &str| {
+            let arguments = crate::args::Arguments::try_parse_from(line.split(' ')).unwrap();
+            let crate::args::Command::Logs(arguments) = arguments.command else {
+                panic!("not logs")
+            };
+            let LogParams {
+                tail_lines,
+                since_seconds,
+                since_time,
+                ..
+            } = read_parameters(&arguments);
+            (tail_lines, since_seconds, since_time.map(|time| time.to_string()))
+        };
+        assert_eq!(parameters("berth logs a --since 0s --tail -1"), (None, None, None));
+        assert_eq!(parameters("berth logs a --since 0 --tail=-1"), (None, None, None));
+        assert_eq!(
+            parameters("berth logs a --since 5m --tail 0"),
+            (Some(0), Some(300), None)
+        );
+        for time in [
+            "2026-11-30T14:00:00Z",
+            "2026-11-30T14:00:00.7Z",
+            "2026-11-30T15:00:00+01:00",
+        ] {
+            let since = parameters(&format!("berth logs a --since-time {time}"));
+            assert_eq!(since, (None, None, Some("2026-11-30T14:00:00Z".into())));
+        }
     }
 
     #[test]

@@ -39,14 +39,20 @@ mod tenant_kubeconfig;
 mod token;
 mod usage;
 mod user_config;
+mod version;
 mod wait;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use args::{Arguments, Command};
 use clap::{CommandFactory as _, FromArgMatches as _};
 use error::Error;
 use host::HostArguments;
+use tokio::runtime::Runtime;
+
+/// How long what a command has begun may go on once the command is done.
+const SHUTDOWN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     berth_runtime::install_crypto();
@@ -75,7 +81,6 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         Command::Completion { shell } => return completion::print_script(shell),
         Command::Man { dir } => return man::run(Arguments::command(), &dir),
         Command::Simulate(arguments) => return simulate::run(&arguments),
-        Command::Version { output } => return output::print_version(output),
         command => command,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -87,7 +92,14 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             path: "berth".into(),
             source,
         })?;
-    runtime.block_on(dispatch(&host, command))
+    run_on(runtime, dispatch(&host, command))
+}
+
+/// Runs a command to its end. The runtime would wait for threads without limit, also for one that looks up a name that nobody answers.
+fn run_on<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(command);
+    runtime.shutdown_timeout(SHUTDOWN);
+    result
 }
 
 async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Error> {
@@ -116,9 +128,32 @@ async fn dispatch(host: &HostArguments, command: Command) -> Result<ExitCode, Er
         Command::Images { command } => images::run(command).await,
         Command::Token { credential } => token::run(host, credential).await,
         Command::Usage(arguments) => usage::run(host, &arguments).await,
+        Command::Version(arguments) => version::run(host, &arguments).await,
         // These need no runtime and have been run.
-        Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) | Command::Version { .. } => {
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completion { .. } | Command::Man { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::park_timeout;
+    use std::time::Instant;
+
+    #[test]
+    fn no_command_waits_for_a_thread_whose_answer_nobody_needs() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).build().unwrap();
+        let begun = Instant::now();
+        let is_running = run_on(runtime, async {
+            let (running, is_running) = tokio::sync::oneshot::channel();
+            drop(tokio::task::spawn_blocking(move || {
+                let _ = running.send(());
+                park_timeout(Duration::from_secs(60));
+            }));
+            is_running.await
+        });
+        assert_eq!(is_running, Ok(()));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

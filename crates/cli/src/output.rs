@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use berth_api::text::{one_line, printable};
-use berth_process::binaries;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -207,48 +205,6 @@ pub(crate) fn plural(number: u64, noun: &str) -> String {
     }
 }
 
-/// What `berth version` prints. Programs read it: fields are only ever added.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Versions {
-    berth: &'static str,
-    /// The version of local host clusters.
-    kubernetes: &'static str,
-    /// The versions whose binaries are on this machine.
-    kubernetes_found: Vec<String>,
-    etcd: &'static str,
-    kwok: &'static str,
-}
-
-/// `berth version`.
-pub(crate) fn print_version(format: OutputFormat) -> Result<ExitCode, Error> {
-    let versions = Versions {
-        berth: env!("CARGO_PKG_VERSION"),
-        kubernetes: berth_kubernetes_versions::KUBERNETES_DEFAULT,
-        kubernetes_found: binaries::available_versions(),
-        etcd: berth_kubernetes_versions::ETCD,
-        kwok: berth_kubernetes_versions::KWOK,
-    };
-    print(&versions, format_versions, format)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn format_versions(versions: &Versions) -> String {
-    let Versions {
-        berth,
-        kubernetes,
-        kubernetes_found,
-        etcd,
-        kwok,
-    } = versions;
-    let found = if kubernetes_found.is_empty() {
-        "none; run `make kubernetes`".to_owned()
-    } else {
-        kubernetes_found.join(", ")
-    };
-    format!("berth {berth}\nkubernetes {kubernetes} (found: {found})\netcd {etcd}\nkwok {kwok}")
-}
-
 /// Left-aligned columns with a heading. Each row is [one line](one_line).
 pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     format_columns(&heading, rows)
@@ -280,6 +236,17 @@ pub(crate) fn format_columns<Row: AsRef<[String]>>(heading: &[&str], rows: &[Row
         line(&cells)
     }));
     lines.join("\n")
+}
+
+/// A table as it is, or without its heading.
+pub(crate) fn keep_heading(table: String, is_kept: bool) -> String {
+    if is_kept {
+        return table;
+    }
+    table
+        .split_once('\n')
+        .map(|(_, rows)| rows.to_owned())
+        .unwrap_or_default()
 }
 
 /// A table with a row for each item; none without items.
@@ -327,6 +294,9 @@ mod tests {
         assert_eq!(format_rows(["X"], &[], |row: &[String; 1]| row.clone()), None);
         assert_eq!(format_columns(&["X", "Y"], &rows.map(Vec::from)), table);
         assert_eq!(format_columns::<Vec<String>>(&["X"], &[]), "X");
+        assert_eq!(keep_heading(table.to_owned(), true), table);
+        assert_eq!(keep_heading(table.to_owned(), false), "a       long\nlonger");
+        assert_eq!(keep_heading("X".to_owned(), false), "");
     }
 
     #[test]

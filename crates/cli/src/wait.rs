@@ -49,8 +49,11 @@ pub(crate) async fn wait_for<T>(
     }
 }
 
-/// `90s`, `10m`, `1h30m`: a flag `--timeout`.
+/// `90s`, `10m`, `1h30m`: a flag `--timeout`. As with kubectl, 0 needs no unit.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
     let duration: jiff::SignedDuration = text
         .parse()
         .map_err(|_| "expected a duration such as 90s, 10m or 1h30m".to_owned())?;
@@ -173,6 +176,7 @@ mod tests {
     fn timeouts_are_durations() {
         assert_eq!(parse_timeout("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_timeout("0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_timeout("0"), Ok(Duration::ZERO));
         assert!(parse_timeout("5").is_err() && parse_timeout("-5s").is_err());
     }
 }

@@ -1,48 +1,48 @@
 //! Control: the operator that turns `TenantCluster`s into control planes, syncers and assigned nodes.
 //!
-//! Watches put keys into one queue, and a worker takes them and reconciles what they name: [`key::Key`] lists what that is. All state
+//! Watches put keys into one queue, and a worker takes them and reconciles what they name: `key::Key` lists what that is. All state
 //! lives in the host's objects and in etcd.
 //!
 //! | modules | what is in them |
 //! |---|---|
-//! | `watches`, [`stores`], [`changes`] | the watches of the host, and what they know |
-//! | [`gpu_pods`], [`user_pods`], `tenant_pods`, [`pod_activity`], [`published_nodes`], [`storage_uses`], [`metered_use`] | what is kept of single kinds of objects |
+//! | `watches`, [`stores`], `changes` | the watches of the host, and what they know |
+//! | `gpu_pods`, `user_pods`, `tenant_pods`, `pod_activity`, `published_nodes`, `storage_uses`, [`metered_use`] | what is kept of single kinds of objects |
 //! | [`controllers`] | the reconcile of each key, and the worker |
-//! | [`quota_ledger`], [`user_quota_ledger`] | what was decided last about quotas |
+//! | `quota_ledger`, `user_quota_ledger` | what was decided last about quotas |
 //! | [`control_plane`], [`runtime`] | the control plane of a tenant as data, and where it runs |
 //! | [`datastore`] | the etcd of all tenants |
 //! | [`network`] | policies on the host that isolate tenants |
-//! | [`authentication`] | which issuers of tokens a tenant may trust |
+//! | `authentication` | which issuers of tokens a tenant may trust |
 //! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
-//! | [`apply`], `status_write`, [`finalizers`], [`events`], `host_pods` | writes to API servers |
+//! | [`apply`], `status_write`, `finalizers`, `events`, `host_pods` | writes to API servers |
 //! | [`install`] | installation on a host, and uninstallation |
-//! | [`clock`], [`metrics`], [`gauges`], `secret_texts`, [`mod@error`] | what all of these use |
+//! | [`clock`], [`metrics`], `gauges`, `secret_texts`, `error` | what all of these use |
 
 pub mod apply;
-pub mod authentication;
-pub mod changes;
+mod authentication;
+mod changes;
 pub mod clock;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
-pub mod error;
-pub mod events;
-pub mod finalizers;
-pub mod gauges;
-pub mod gpu_pods;
+mod error;
+mod events;
+mod finalizers;
+mod gauges;
+mod gpu_pods;
 mod host_pods;
 pub mod install;
-pub mod key;
+mod key;
 pub mod metered_use;
 pub mod metrics;
 pub mod network;
-pub mod pod_activity;
-pub mod published_nodes;
-pub mod quota_ledger;
+mod pod_activity;
+mod published_nodes;
+mod quota_ledger;
 pub mod runtime;
 mod secret_texts;
 mod status_write;
-pub mod storage_uses;
+mod storage_uses;
 pub mod stores;
 pub mod syncer_report;
 mod tenant_errors;
@@ -51,8 +51,8 @@ mod tenant_pods;
 mod tenant_state;
 #[cfg(test)]
 mod testing;
-pub mod user_pods;
-pub mod user_quota_ledger;
+mod user_pods;
+mod user_quota_ledger;
 mod watches;
 
 use apply::Applier;

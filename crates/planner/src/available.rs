@@ -329,16 +329,7 @@ fn find_in_both(one: &BTreeSet<usize>, other: &BTreeSet<usize>, searched: &BTree
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Nodes with 8 and with 4 GPUs; the first selector matches both, the second only the large ones.
-    fn kinds() -> Vec<Kind> {
-        let kind = |gpus: u64, matches: [bool; 2]| Kind {
-            capacity: vec![gpus, 1],
-            gpus,
-            matches: matches.to_vec(),
-        };
-        vec![kind(8, [true, true]), kind(4, [true, false])]
-    }
+    use crate::taking::tests::kinds;
 
     /// Domains by the kinds of their free nodes and the number of those that are taken; nodes are numbered through.
     fn available(domains: &[(&[usize], u32)]) -> AvailableNodes {

@@ -156,11 +156,11 @@ impl<'s> Taking<'s> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Nodes with 8, 4 and 8 GPUs; the first selector matches all, the second only the first ones.
-    fn kinds() -> Vec<Kind> {
+    pub(crate) fn kinds() -> Vec<Kind> {
         let kind = |gpus: u64, matches: [bool; 2]| Kind {
             capacity: vec![gpus, 1],
             gpus,

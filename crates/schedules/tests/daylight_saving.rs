@@ -1,5 +1,5 @@
 //! Nights in which the clock is changed: each window opens and closes once, and closes at the hour that its duration says.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! What is published of policies: for tenants as a whole and for some of their pods, over nights in which the clock is changed, and after
 //! a time in which control was down.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

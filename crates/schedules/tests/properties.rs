@@ -1,5 +1,5 @@
 //! What holds for all policies at all times.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Several policies for one tenant.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! What windows mean, alone and together.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,5 +1,9 @@
 //! The script of docs/guides/snapshots.md reads what Berth writes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_snapshots::{Entry, Store};
 use futures::stream;

@@ -4,27 +4,27 @@
 //! reports back what happens there. The tenant is the source of truth for specs, the host for status.
 //!
 //! - [`admission`] answers the tenant's API server about Services that are about to be stored, and lets large writes wait.
-//! - [`egress`] connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
-//! - [`kubelet`] answers it in place of the nodes' kubelets.
+//! - `egress` connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
+//! - `kubelet` answers it in place of the nodes' kubelets.
 //! - [`engine`] has the queues and is the only part that writes.
 //! - [`Servers`] runs the first three on a thread of their own.
-//! - [`store`] fills the stores with the objects of both sides.
-//! - [`usage`] serves the tenant's metrics API.
+//! - `store` fills the stores with the objects of both sides.
+//! - `usage` serves the tenant's metrics API.
 //!
 //! The rules of each kind, pure functions from objects to objects, are in `berth-sync-rules`.
 
 pub mod admission;
 mod config;
-pub mod egress;
+mod egress;
 pub mod engine;
-pub mod host_account;
-pub mod kubelet;
+mod host_account;
+mod kubelet;
 pub mod metrics;
-pub mod serve;
+mod serve;
 mod servers;
-pub mod store;
+mod store;
 pub mod tls;
-pub mod usage;
+mod usage;
 
 pub use config::Options;
 pub use servers::{ApiServers, Servers};

@@ -18,7 +18,7 @@ mod bootstrap;
 mod chart;
 mod components;
 mod config;
-pub mod dra_driver;
+mod dra_driver;
 mod error;
 mod host;
 pub mod images;

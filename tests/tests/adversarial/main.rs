@@ -1,5 +1,9 @@
 //! Attacks on a running system, each from the position of its attacker. Every test names the class of attack.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod admission_policies;
 mod agreement;

@@ -15,7 +15,11 @@
 //!
 //! `make e2e` runs all; `cargo test --workspace --test e2e -- <part of a name>` some. Both need root and what `make nodes`
 //! builds; elsewhere the tests are not run, and say so.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod attacks;
 mod berth;

@@ -1,5 +1,9 @@
 //! kill -9 of every process, at bad moments: afterwards everything converges, nothing is duplicated, lost or left.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod kills;
 

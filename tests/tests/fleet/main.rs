@@ -1,6 +1,10 @@
 //! Nodes that follow demand, on a real API server with simulated nodes. The tenants' control planes are fakes that accept
 //! everything, and the tests themselves make the host pods that syncers would make: scheduler, evictions and nodes are real.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod autoscaling;
 mod closed;

@@ -1,6 +1,10 @@
 //! Berth installed by Helm on a cluster of real nodes: it is upgraded and rolled back while tenants go on, is not removed
 //! as long as there are tenants, and leaves nothing once there are none. Before that it gets the gateway.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod gateway;
 

@@ -1,6 +1,10 @@
 //! Control with many tenants at once. Their control planes are fakes that accept everything; the host cluster, etcd,
 //! keys, nodes and namespaces are real.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use berth_api::{Phase, TenantCluster, conditions, labels};
 use berth_control::{ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics};

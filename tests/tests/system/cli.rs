@@ -53,8 +53,10 @@ pub async fn a_tenant_is_created_used_and_deleted_by_the_command_line(host: Arc<
     assert!(host.tenants(TEAM).get_opt("vision").await.unwrap().is_none());
     let (_, err) = user.run(&["delete", "vision", "-n", TEAM], 3).await;
     assert!(err.contains("there is no TenantCluster team-cli/vision"), "{err}");
-    user.run(&["delete", "vision", "-n", TEAM, "--ignore-not-found"], 0)
-        .await;
+    let none = ["vision", "-n", TEAM, "--ignore-not-found"];
+    user.run(&[&["delete"][..], &none].concat(), 0).await;
+    let (out, _) = user.run(&[&["get"][..], &none].concat(), 0).await;
+    assert_eq!(out, "");
     user.run(&["get", "vision", "-n", TEAM], 3).await;
 }
 
@@ -84,12 +86,16 @@ async fn create(user: &CommandLine) {
 }
 
 async fn look(user: &CommandLine) {
+    let (out, _) = user.run(&["version"], 0).await;
+    assert!(out.contains("\nhost kubernetes v"), "{out}");
     let (out, _) = user.run(&["list", "-n", TEAM], 0).await;
     let line = out.lines().nth(1).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(cells[..3], [TEAM, "vision", "Ready"], "{out}");
-    // Nodes and GPUs: an L40S node has four.
-    assert_eq!(cells[5..7], ["1/1", "4"], "{out}");
+    assert_eq!(cells[..3], [TEAM, "vision", "True"], "{out}");
+    // Nodes assigned and desired, and GPUs: an L40S node has four.
+    assert_eq!(cells[5..8], ["1", "1", "4"], "{out}");
+    let (rows, _) = user.run(&["list", "-n", TEAM, "--no-headers"], 0).await;
+    assert!(rows.starts_with(TEAM) && rows.lines().count() == 1, "{rows}");
     let (out, _) = user.run(&["ls", "-A", "-o", "json"], 0).await;
     let list: Value = serde_json::from_str(&out).unwrap();
     let items = list["items"].as_array().unwrap();

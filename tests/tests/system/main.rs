@@ -1,5 +1,9 @@
 //! Tenants from beginning to end, on real API servers and simulated GPU nodes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod access;
 mod argo_cd;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::completion;
 use crate::error::{Error, describe, failed};
 use crate::host::{Host, HostArguments};
-use crate::log_lines::{API_SERVER, Content, LastLines, read_last};
+use crate::log_lines::{API_SERVER, Content, LastLines, Sorter, read_last};
 use crate::output::print_line;
 use crate::tenant;
 use archive::Archive;
@@ -330,7 +330,7 @@ async fn read_messages(pods: &Api<Pod>, name: &str, parameters: LogParams) -> Re
     };
     let mut reader = pods.log_stream(name, &parameters).await?;
     let [lines, bytes] = [LOG_LINES, MOST_READ_BYTES].map(|most| usize::try_from(most).unwrap_or(usize::MAX));
-    let last = read_last(&mut reader, Content::MessagesAlone, lines, bytes).await;
+    let last = read_last(&mut reader, Sorter::new(Content::MessagesAlone), lines, bytes).await;
     let LastLines { lines, left_out, .. } = last.map_err(kube::Error::ReadEvents)?;
     let messages: Vec<u8> = lines.into_iter().flatten().collect();
     let messages = String::from_utf8_lossy(&messages);

@@ -14,22 +14,18 @@ use kube::client::Body;
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::facts::{Certificate, Facts, Read};
 use super::network;
-use crate::error::describe;
+use crate::host::answer_within;
 
 /// How long each read may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Secret with the leaf certificates of a tenant, in its control-plane namespace.
 const LEAVES: &str = "certificates";
 
-async fn within<T>(read: impl Future<Output = Result<T, kube::Error>>) -> Read<T> {
-    match timeout(TIMEOUT, read).await {
-        Ok(result) => result.map_err(|error| describe(&error)),
-        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
-    }
+async fn within<T>(read: impl Future<Output = kube::Result<T>>) -> Read<T> {
+    answer_within(TIMEOUT, read).await
 }
 
 async fn list<K>(client: &Client) -> Read<Vec<K>>

@@ -26,6 +26,9 @@ pub(crate) struct GetArguments {
     /// Name of the TenantCluster, or NAMESPACE/NAME. Without a name, list the tenants.
     #[arg(add = completion::tenant_names(), conflicts_with_all = ["all_namespaces", "selector", "field_selector"])]
     name: Option<String>,
+    /// Succeed if there is no such tenant.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
+    ignore_not_found: bool,
     #[command(flatten)]
     list: ListArguments,
 }
@@ -43,11 +46,14 @@ pub(crate) async fn run(host: &HostArguments, arguments: &GetArguments) -> Resul
         return list::run(host, &arguments.list).await;
     };
     if arguments.list.is_watching() {
-        return list::watch_one(host, name, arguments.list.format()).await;
+        return list::watch_one(host, name, &arguments.list).await;
     }
     let format = arguments.list.format().of_objects();
     let host = host.connect().await?;
-    let (name, tenant) = tenant::find(&host, name).await?;
+    let (name, tenant) = match tenant::find(&host, name).await {
+        Err(Error::NotFound(_)) if arguments.ignore_not_found => return Ok(ExitCode::SUCCESS),
+        found => found?,
+    };
     let now = Timestamp::now();
     let details = match format {
         ObjectFormat::Table => read_details(&host, &name, &tenant, now).await,

@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use crate::error::{Error, failed};
 use crate::host::HostArguments;
 use crate::node;
-use crate::output::{ObjectFormat, list_of, print_objects, print_text};
+use crate::output::{ObjectFormat, keep_heading, list_of, print_objects, print_text};
 use crate::tenant::{self, TenantName, resource_name};
 use text::Columns;
 use watch::{Listing, check_format};
@@ -34,6 +34,9 @@ pub(crate) struct ListArguments {
     /// Print the tenants, and then each again when it changes, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
+    /// Print tables without their heading.
+    #[arg(long)]
+    no_headers: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ListFormat,
@@ -116,7 +119,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
             config,
             tenants,
             |_| true,
-            (listing(), format),
+            (listing(), format, !arguments.no_headers),
         )
         .await;
     }
@@ -125,19 +128,24 @@ pub(crate) async fn run(host: &HostArguments, arguments: &ListArguments) -> Resu
         _ => None,
     };
     let names: Vec<String> = tenants.iter().map(|tenant| resource_name(&tenant.name_any())).collect();
-    let text = || text::describe(&tenants, nodes.as_ref(), format.columns(), Timestamp::now());
+    let text = || {
+        let table = text::describe(&tenants, nodes.as_ref(), format.columns(), Timestamp::now());
+        keep_heading(table, !arguments.no_headers)
+    };
     print_objects(&list_of(&tenants), &names, text, format_of_objects)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a tenant, and then again when it changes. `name` is what the user calls it.
-pub(crate) async fn watch_one(host: &HostArguments, name: &str, format: ListFormat) -> Result<ExitCode, Error> {
+pub(crate) async fn watch_one(host: &HostArguments, name: &str, arguments: &ListArguments) -> Result<ExitCode, Error> {
+    let format = arguments.output;
     check_format(format, "tenantclusters")?;
     let host = host.connect().await?;
     let (name, tenant) = tenant::find(&host, name).await?;
     let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
     let api = name.api(&host.stream_client()?);
-    watch::run(api, config, vec![tenant], |_| true, (listing(), format)).await
+    let style = (listing(), format, !arguments.no_headers);
+    watch::run(api, config, vec![tenant], |_| true, style).await
 }
 
 /// How tenants are listed that are watched.

@@ -31,7 +31,7 @@ pub(crate) struct DeleteArguments {
     #[arg(long, default_value = "5m", value_parser = parse_timeout, value_name = "DURATION")]
     timeout: Duration,
     /// Succeed if there is no such snapshot.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", hide_default_value = true)]
     ignore_not_found: bool,
     /// Print only resource and name.
     #[arg(short, long, value_enum, value_name = "name")]

@@ -14,7 +14,7 @@ use crate::error::{Error, failed};
 use crate::host::Host;
 use crate::list::ListFormat;
 use crate::list::watch::{self, Listing, check_format};
-use crate::output::{ObjectFormat, list_of, print_objects, print_text};
+use crate::output::{ObjectFormat, keep_heading, list_of, print_objects, print_text};
 use crate::tenant::TenantName;
 
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub(crate) struct ListArguments {
     /// Print the snapshots, and then each again when it changes, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
+    /// Print tables without their heading.
+    #[arg(long)]
+    no_headers: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: ListFormat,
@@ -107,7 +110,8 @@ pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCo
         let api = place.api(host.stream_client()?);
         let is_listed = |snapshot: &TenantSnapshot| place.has(snapshot);
         let config = watcher::Config::default().labels(selector);
-        return watch::run(api, config, snapshots, is_listed, (listing(), arguments.output)).await;
+        let style = (listing(), arguments.output, !arguments.no_headers);
+        return watch::run(api, config, snapshots, is_listed, style).await;
     }
     let names: Vec<String> = snapshots
         .iter()
@@ -115,7 +119,7 @@ pub(super) async fn run(host: &Host, arguments: &ListArguments) -> Result<ExitCo
         .collect();
     let now = host.now().await;
     let is_wide = arguments.output == ListFormat::Wide;
-    let text = || format_snapshots(&snapshots, is_wide, now);
+    let text = || keep_heading(format_snapshots(&snapshots, is_wide, now), !arguments.no_headers);
     print_objects(&list_of(&snapshots), &names, text, format)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The controllers: one folder for each kind of [key](crate::key::Key), and the `worker`, which runs as many at a time as there are [`slots`].
+//! The controllers: one folder for each kind of key (`crate::key::Key`), and the `worker`, which runs as many at a time as there are [`slots`].
 //!
 //! Three have no key, and run on a time of their own: [`idle_gpus`], `database` (the etcd of all tenants) and `quota_use` (what tenants use of
 //! their quotas). Several controllers share [`pod_deletion`], `pods_on_node`, `recycling_events` and `in_use_markers`.

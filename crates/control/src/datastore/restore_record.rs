@@ -68,7 +68,7 @@ impl RestoreRecord {
     ///
     /// # Panics
     /// Never: there are only texts and numbers.
-    #[allow(clippy::expect_used)]
+    #[expect(clippy::expect_used, reason = "texts and numbers are JSON")]
     pub fn to_text(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a record is JSON")
     }
@@ -112,7 +112,7 @@ impl RestoreEnd {
     ///
     /// # Panics
     /// Never: there are only texts and numbers.
-    #[allow(clippy::expect_used)]
+    #[expect(clippy::expect_used, reason = "texts and numbers are JSON")]
     pub fn to_text(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("the end of a restore is JSON")
     }

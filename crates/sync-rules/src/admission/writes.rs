@@ -252,9 +252,9 @@ mod tests {
                     prop_assert!(wait <= LONGEST);
                     written += bytes;
                     let seconds = (now + wait).duration_since(start).as_secs_f64();
-                    #[allow(clippy::cast_precision_loss)]
+                    #[allow(clippy::cast_precision_loss, reason = "the sums are far below 2^52")]
                     let allowed = ALLOWANCE as f64 + seconds * RATE as f64;
-                    #[allow(clippy::cast_precision_loss)]
+                    #[allow(clippy::cast_precision_loss, reason = "the sums are far below 2^52")]
                     let sum = written as f64;
                     prop_assert!(sum <= allowed + 1000.0, "{sum} of {allowed}");
                 }

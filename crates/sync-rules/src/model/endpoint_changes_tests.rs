@@ -24,7 +24,7 @@ fn pod(name: &str) -> Name {
 }
 
 /// A Service on the host with a selector: which object, and what was written of it.
-#[allow(clippy::unnecessary_wraps)] // as `set_written` takes it
+#[expect(clippy::unnecessary_wraps, reason = "`set_written` takes it so")]
 fn written(uid: u64, applied: u64) -> Option<Written> {
     Some(Written {
         uid,

@@ -144,7 +144,7 @@ mod tests {
         held: false,
     });
 
-    #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
+    #[expect(clippy::unnecessary_wraps, reason = "`decide` takes it so")]
     fn tenant(deletion: Option<Deletion>, desired_state: DesiredState) -> Option<TenantFacts<'static>> {
         Some(TenantFacts {
             uid: "u",
@@ -153,7 +153,7 @@ mod tests {
         })
     }
 
-    #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
+    #[expect(clippy::unnecessary_wraps, reason = "`decide` takes it so")]
     fn host(origin: &'static str, deletion: Option<Deletion>) -> Option<HostFacts<'static>> {
         Some(HostFacts {
             origin_uid: Some(origin),

@@ -180,7 +180,6 @@ fn keeps(result: &Result<Outcome, CallError>) -> Keeps {
 
 /// A fraction between 0 and 0.25 that differs between keys.
 fn jitter(key: &Key) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // a number below 256
-    let fraction = (hash_of(key) & 0xff) as f64 / 1024.0;
-    fraction
+    let [byte, ..] = hash_of(key).to_le_bytes();
+    f64::from(byte) / 1024.0
 }

@@ -1,6 +1,10 @@
 //! The syncer between real API servers. One file a subject; a new subject gets a file and, unless it needs a class of its
 //! own, a line in the list below.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod admission;
 mod budgets;

@@ -1,7 +1,12 @@
 //! Berth's benchmarks. Each is one command, prints a table, and leaves its figures in `target/bench/<name>.json`.
 //!
 //! Machines are shared and noisy: where a figure matters it is a ratio of two things measured in turn in one run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints, and fails where it stands"
+)]
 
 mod bare_api_server;
 mod burst;

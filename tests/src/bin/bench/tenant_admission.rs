@@ -115,7 +115,7 @@ pub(crate) async fn run(options: Options) {
 }
 
 /// Milliseconds of decisions that find one new tenant each.
-#[allow(clippy::cast_possible_wrap)]
+#[expect(clippy::cast_possible_wrap, reason = "a number of tenants")]
 fn measure_decision(options: Options) -> Vec<f64> {
     let count = options.tenants.div_ceil(PER_PROJECT);
     let organizations: Vec<Organization> = (0..count.div_ceil(PER_ORGANIZATION))

@@ -1,6 +1,6 @@
 //! What is known of the encryption of what a tenant stores, and what the status says of it: pure.
 
-use super::rotation::Finding;
+use super::rotation::RotationProgress;
 use crate::{clock::whole_seconds, control_plane::EncryptionState};
 use berth_api::{
     EncryptionPhase, EncryptionStatus, RotationRequest, SleepState, TenantClusterStatus,
@@ -19,19 +19,19 @@ pub(super) struct ObservedEncryption {
     recorded: Option<EncryptionState>,
     /// The request for another key, as the annotation has it.
     request: RotationRequest,
-    /// What was found besides.
-    finding: Finding,
+    /// How far it is within its phase.
+    progress: RotationProgress,
     /// Whether nothing is left to be rewritten but what the tenant's API server refuses.
     is_refused: bool,
 }
 
 impl ObservedEncryption {
     /// A tenant of which this is recorded, with this request.
-    pub(super) fn new(recorded: Option<EncryptionState>, request: RotationRequest, finding: Finding) -> Self {
+    pub(super) fn new(recorded: Option<EncryptionState>, request: RotationRequest, progress: RotationProgress) -> Self {
         Self {
             recorded,
             request,
-            finding,
+            progress,
             is_refused: false,
         }
     }
@@ -50,11 +50,11 @@ impl ObservedEncryption {
     /// The condition EncryptedAtRest; none if nothing is encrypted and nothing is to be.
     pub(super) fn condition(&self) -> Option<ConditionUpdate> {
         let unmet = |reason, message: String| Some(ConditionUpdate::mark_false(ENCRYPTED_AT_REST, reason, message));
-        if let Finding::Failed(message) = &self.finding {
+        if let RotationProgress::Failed(message) = &self.progress {
             return unmet("EncryptionFailed", format!("{message}; Berth tries again"));
         }
         let state = self.in_effect()?;
-        if self.finding == Finding::Sleeps {
+        if self.progress == RotationProgress::Sleeps {
             return unmet(
                 SleepState::Sleeping.name(),
                 "what the tenant stores is rewritten when the tenant is awake".into(),
@@ -68,7 +68,7 @@ impl ObservedEncryption {
             } else {
                 state.phase.name()
             };
-            return unmet(reason, describe(state, &self.finding));
+            return unmet(reason, describe(state, &self.progress));
         }
         let resources: Vec<&str> = state.target.resources.iter().map(String::as_str).collect();
         let key = state.target.key.as_deref().unwrap_or_default();
@@ -101,15 +101,15 @@ impl ObservedEncryption {
     }
 }
 
-fn describe(state: &EncryptionState, finding: &Finding) -> String {
+fn describe(state: &EncryptionState, progress: &RotationProgress) -> String {
     let what = match state.phase {
         EncryptionPhase::Distributing => "API servers are made to read what will be stored",
         EncryptionPhase::Writing => "API servers are made to store objects as their class says",
         EncryptionPhase::Rewriting | EncryptionPhase::Completed => "objects that are stored otherwise are rewritten",
     };
-    match finding {
-        Finding::Waits(missing) => format!("{what}: {missing}"),
-        Finding::Done | Finding::Sleeps | Finding::Failed(_) => what.to_owned(),
+    match progress {
+        RotationProgress::Waits(missing) => format!("{what}: {missing}"),
+        RotationProgress::Done | RotationProgress::Sleeps | RotationProgress::Failed(_) => what.to_owned(),
     }
 }
 
@@ -143,22 +143,28 @@ mod tests {
     fn condition(
         state: Option<EncryptionState>,
         request: RotationRequest,
-        finding: Finding,
+        progress: RotationProgress,
     ) -> Option<ConditionUpdate> {
-        ObservedEncryption::new(state, request, finding).condition()
+        ObservedEncryption::new(state, request, progress).condition()
     }
 
     #[test]
     fn the_condition_follows_the_phase() {
         let none = RotationRequest::None;
-        assert_eq!(condition(None, none, Finding::Done), None);
+        assert_eq!(condition(None, none, RotationProgress::Done), None);
         assert_eq!(
-            condition(None, none, Finding::Failed("no".into())).unwrap().reason,
+            condition(None, none, RotationProgress::Failed("no".into()))
+                .unwrap()
+                .reason,
             "EncryptionFailed"
         );
         // After everything was decrypted.
         assert_eq!(
-            condition(Some(state(EncryptionPhase::Completed, &[])), none, Finding::Done),
+            condition(
+                Some(state(EncryptionPhase::Completed, &[])),
+                none,
+                RotationProgress::Done
+            ),
             None
         );
         for phase in [
@@ -166,26 +172,26 @@ mod tests {
             EncryptionPhase::Writing,
             EncryptionPhase::Rewriting,
         ] {
-            let waits = Finding::Waits("wait".into());
+            let waits = RotationProgress::Waits("wait".into());
             let unmet = condition(Some(state(phase, &["secrets"])), none, waits).unwrap();
             assert_eq!((unmet.status, unmet.reason), (Some(false), phase.name()));
             assert!(unmet.message.ends_with(": wait"), "{}", unmet.message);
-            let asleep = condition(Some(state(phase, &["secrets"])), none, Finding::Sleeps).unwrap();
+            let asleep = condition(Some(state(phase, &["secrets"])), none, RotationProgress::Sleeps).unwrap();
             assert_eq!(asleep.reason, "Sleeping");
         }
     }
 
     #[test]
     fn a_refusal_is_a_reason_of_its_own_while_objects_are_rewritten() {
-        let reason = |phase: EncryptionPhase, finding: Finding| {
-            let observed = ObservedEncryption::new(Some(state(phase, &["secrets"])), RotationRequest::None, finding);
+        let reason = |phase: EncryptionPhase, progress: RotationProgress| {
+            let observed = ObservedEncryption::new(Some(state(phase, &["secrets"])), RotationRequest::None, progress);
             observed.with_refusal(true).condition().unwrap().reason
         };
-        let waits = || Finding::Waits("one was refused".into());
+        let waits = || RotationProgress::Waits("one was refused".into());
         assert_eq!(reason(EncryptionPhase::Rewriting, waits()), "RewriteRefused");
         assert_eq!(reason(EncryptionPhase::Writing, waits()), "Writing");
-        assert_eq!(reason(EncryptionPhase::Rewriting, Finding::Sleeps), "Sleeping");
-        assert_eq!(reason(EncryptionPhase::Completed, Finding::Done), "Encrypted");
+        assert_eq!(reason(EncryptionPhase::Rewriting, RotationProgress::Sleeps), "Sleeping");
+        assert_eq!(reason(EncryptionPhase::Completed, RotationProgress::Done), "Encrypted");
     }
 
     #[test]
@@ -200,7 +206,7 @@ mod tests {
             (RotationRequest::Invalid, "or remove it"),
         ] {
             let completed = state(EncryptionPhase::Completed, &["configmaps", "secrets"]);
-            let met = condition(Some(completed), request, Finding::Done).unwrap();
+            let met = condition(Some(completed), request, RotationProgress::Done).unwrap();
             assert_eq!((met.status, met.reason), (Some(true), "Encrypted"));
             assert!(
                 met.message.starts_with("configmaps, secrets are encrypted"),
@@ -215,14 +221,14 @@ mod tests {
     fn the_status_says_what_is_recorded_and_nothing_once_it_is_off() {
         let mut status = TenantClusterStatus::default();
         let recorded = state(EncryptionPhase::Rewriting, &["secrets"]);
-        ObservedEncryption::new(Some(recorded), RotationRequest::None, Finding::Done).write_to(&mut status);
+        ObservedEncryption::new(Some(recorded), RotationRequest::None, RotationProgress::Done).write_to(&mut status);
         let written = status.encryption.clone().unwrap();
         assert_eq!(
             (written.phase, written.key_name.as_deref()),
             (EncryptionPhase::Rewriting, Some("k"))
         );
         assert_eq!(written.resources, ["secrets"]);
-        let off = ObservedEncryption::new(None, RotationRequest::None, Finding::Done);
+        let off = ObservedEncryption::new(None, RotationRequest::None, RotationProgress::Done);
         off.write_to(&mut status);
         assert_eq!(status, TenantClusterStatus::default());
     }

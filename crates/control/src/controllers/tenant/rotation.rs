@@ -20,13 +20,13 @@ pub(super) struct ObservedRotation {
     request: RotationRequest,
     /// What is recorded.
     recorded: Option<Rotation>,
-    /// What was found besides.
-    finding: Finding,
+    /// How far it is within its phase.
+    progress: RotationProgress,
 }
 
-/// What was found of a rotation, besides its phase.
+/// How far a rotation is within its phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum RotationProgress {
     /// Nothing is to be done, or a step was done.
     Done,
     /// This is waited for.
@@ -39,28 +39,28 @@ pub(super) enum Finding {
 
 impl ObservedRotation {
     /// A tenant with this request, of which this is recorded.
-    pub(super) fn new(request: RotationRequest, recorded: Option<Rotation>, finding: Finding) -> Self {
+    pub(super) fn new(request: RotationRequest, recorded: Option<Rotation>, progress: RotationProgress) -> Self {
         Self {
             request,
             recorded,
-            finding,
+            progress,
         }
     }
 
     /// The condition CredentialsRotated; none if there never was a request.
     pub(super) fn condition(&self) -> Option<ConditionUpdate> {
         let unmet = |reason, message: String| Some(ConditionUpdate::mark_false(CREDENTIALS_ROTATED, reason, message));
-        if let Finding::Failed(message) = &self.finding {
+        if let RotationProgress::Failed(message) = &self.progress {
             return unmet("RotationFailed", format!("{message}; Berth tries again"));
         }
         let is_new = |at: Timestamp| self.recorded.is_none_or(|recorded| at > recorded.requested_at);
-        match (&self.recorded, self.request, &self.finding) {
-            (Some(recorded), _, Finding::Sleeps) if recorded.is_under_way() => unmet(
+        match (&self.recorded, self.request, &self.progress) {
+            (Some(recorded), _, RotationProgress::Sleeps) if recorded.is_under_way() => unmet(
                 SleepState::Sleeping.name(),
                 "the rotation goes on when the tenant is awake".into(),
             ),
-            (Some(recorded), _, finding) if recorded.is_under_way() => {
-                unmet(recorded.phase.name(), describe(recorded.phase, finding))
+            (Some(recorded), _, progress) if recorded.is_under_way() => {
+                unmet(recorded.phase.name(), describe(recorded.phase, progress))
             }
             (_, RotationRequest::Invalid, _) => unmet(
                 "InvalidRequest",
@@ -69,7 +69,7 @@ impl ObservedRotation {
                     labels::CREDENTIALS_ROTATION_REQUESTED_AT
                 ),
             ),
-            (_, RotationRequest::At(at), Finding::Sleeps) if is_new(at) => unmet(
+            (_, RotationRequest::At(at), RotationProgress::Sleeps) if is_new(at) => unmet(
                 SleepState::Sleeping.name(),
                 "the rotation begins when the tenant is awake".into(),
             ),
@@ -100,7 +100,7 @@ impl ObservedRotation {
     }
 }
 
-fn describe(phase: RotationPhase, finding: &Finding) -> String {
+fn describe(phase: RotationPhase, progress: &RotationProgress) -> String {
     let what = match phase {
         RotationPhase::Trusting => "the API server is made to trust a new authority of client certificates",
         RotationPhase::Issuing => "client certificates are issued by the new authority",
@@ -108,9 +108,9 @@ fn describe(phase: RotationPhase, finding: &Finding) -> String {
             "the API server is made to refuse certificates of the old authority"
         }
     };
-    match finding {
-        Finding::Waits(missing) => format!("{what}: {missing}"),
-        Finding::Done | Finding::Sleeps | Finding::Failed(_) => what.to_owned(),
+    match progress {
+        RotationProgress::Waits(missing) => format!("{what}: {missing}"),
+        RotationProgress::Done | RotationProgress::Sleeps | RotationProgress::Failed(_) => what.to_owned(),
     }
 }
 
@@ -151,9 +151,9 @@ mod tests {
     fn reason(
         request: RotationRequest,
         recorded: Option<Rotation>,
-        finding: Finding,
+        progress: RotationProgress,
     ) -> Option<(Option<bool>, String)> {
-        let condition = ObservedRotation::new(request, recorded, finding).condition()?;
+        let condition = ObservedRotation::new(request, recorded, progress).condition()?;
         Some((condition.status, condition.reason.to_owned()))
     }
 
@@ -163,55 +163,60 @@ mod tests {
         let later = RotationRequest::At(at("2099-01-01T00:00:00Z"));
         let same = RotationRequest::At(at("2026-05-05T12:00:00.5Z"));
         let no = |text: &str| Some((Some(false), text.to_owned()));
-        for (request, recorded, finding, expected) in [
-            (RotationRequest::None, None, Finding::Done, None),
-            (RotationRequest::Invalid, None, Finding::Done, no("InvalidRequest")),
-            (later, None, Finding::Done, no("Waiting")),
-            (same, None, Finding::Sleeps, no("Sleeping")),
-            (same, Some(recorded(Trusting)), Finding::Done, no("Trusting")),
+        for (request, recorded, progress, expected) in [
+            (RotationRequest::None, None, RotationProgress::Done, None),
+            (
+                RotationRequest::Invalid,
+                None,
+                RotationProgress::Done,
+                no("InvalidRequest"),
+            ),
+            (later, None, RotationProgress::Done, no("Waiting")),
+            (same, None, RotationProgress::Sleeps, no("Sleeping")),
+            (same, Some(recorded(Trusting)), RotationProgress::Done, no("Trusting")),
             (
                 RotationRequest::Invalid,
                 Some(recorded(Issuing)),
-                Finding::Done,
+                RotationProgress::Done,
                 no("Issuing"),
             ),
             (
                 RotationRequest::None,
                 Some(recorded(Issuing)),
-                Finding::Sleeps,
+                RotationProgress::Sleeps,
                 no("Sleeping"),
             ),
             (
                 same,
                 Some(recorded(Completed)),
-                Finding::Sleeps,
+                RotationProgress::Sleeps,
                 Some((Some(true), "Rotated".into())),
             ),
             (
                 RotationRequest::None,
                 Some(recorded(Completed)),
-                Finding::Done,
+                RotationProgress::Done,
                 Some((Some(true), "Rotated".into())),
             ),
-            (later, Some(recorded(Completed)), Finding::Done, no("Waiting")),
+            (later, Some(recorded(Completed)), RotationProgress::Done, no("Waiting")),
             (
                 same,
                 Some(recorded(Completed)),
-                Finding::Failed("no".into()),
+                RotationProgress::Failed("no".into()),
                 no("RotationFailed"),
             ),
         ] {
             assert_eq!(
-                reason(request, recorded, finding.clone()),
+                reason(request, recorded, progress.clone()),
                 expected,
-                "{request:?} {recorded:?} {finding:?}"
+                "{request:?} {recorded:?} {progress:?}"
             );
         }
     }
 
     #[test]
     fn a_message_says_what_is_waited_for() {
-        let waits = Finding::Waits("syncer is being replaced".into());
+        let waits = RotationProgress::Waits("syncer is being replaced".into());
         let observed = ObservedRotation::new(RotationRequest::None, Some(recorded(RotationPhase::Issuing)), waits);
         let message = observed.condition().unwrap().message;
         assert!(
@@ -225,7 +230,7 @@ mod tests {
         let observed = ObservedRotation::new(
             RotationRequest::None,
             Some(recorded(RotationPhase::Completed)),
-            Finding::Done,
+            RotationProgress::Done,
         );
         let mut status = TenantClusterStatus::default();
         observed.write_to(&mut status);
@@ -233,7 +238,7 @@ mod tests {
         assert_eq!(credentials.requested_at.0, at("2026-05-05T12:00:00Z"));
         assert_eq!(credentials.since.0, at("2026-05-05T12:00:01Z"));
         status.conditions = conditions::merge(&[], &[observed.condition().unwrap()], None, Timestamp::UNIX_EPOCH);
-        let invalid_and_removed = ObservedRotation::new(RotationRequest::None, None, Finding::Done);
+        let invalid_and_removed = ObservedRotation::new(RotationRequest::None, None, RotationProgress::Done);
         invalid_and_removed.write_to(&mut status);
         assert_eq!(status, TenantClusterStatus::default());
     }

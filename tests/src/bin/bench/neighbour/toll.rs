@@ -83,7 +83,7 @@ impl Places {
     /// Sizes now. A process that does not run has none.
     fn sizes(&self) -> Sizes {
         let databases = self.databases.iter().filter_map(|(what, path)| {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let bytes = fs::metadata(path).ok()?.len() as f64;
             Some((*what, bytes / MEBIBYTE))
         });
@@ -189,7 +189,7 @@ impl Limits {
             report.add(format!("greedy tenant on the host, {resource}, limit"), *hard, "");
         }
         if let Some(stored) = self.stored {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let (bytes, objects) = (stored.bytes as f64, stored.objects as f64);
             report.add("greedy tenant's objects in the datastore", objects, "");
             report.add("their size as its API server estimates it", bytes / MEBIBYTE, "MiB");
@@ -200,7 +200,7 @@ impl Limits {
 
 /// A quantity as a number.
 fn number(quantity: &Quantity) -> Option<f64> {
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let thousandths = quantity::parse(&quantity.0)? as f64;
     Some(thousandths / 1000.0)
 }

@@ -9,7 +9,7 @@ use super::{
         context::TenantContext,
         encryption::ObservedEncryption,
         readable::{LOOK, Place},
-        rotation::Finding,
+        rotation::RotationProgress,
         settings::Settings,
         target::Tenant,
     },
@@ -235,26 +235,27 @@ pub(super) async fn follow_encryption(
     let wanted = wanted_resources(&prepared.accepted.settings, encryption);
     let request = tenant.cluster.encryption_key_rotation_request();
     let due = encryption.due_request(request, context.clock.now());
-    let observed = |state: Option<&EncryptionState>, finding| ObservedEncryption::new(state.cloned(), request, finding);
+    let observed =
+        |state: Option<&EncryptionState>, progress| ObservedEncryption::new(state.cloned(), request, progress);
     if encryption.next_step(&wanted, due, &Ok(())) == EncryptionStep::Rest {
-        return observed(encryption.state(), Finding::Done);
+        return observed(encryption.state(), RotationProgress::Done);
     }
     if matches!(control_plane, ControlPlane::Asleep { .. }) {
-        return observed(encryption.state(), Finding::Sleeps);
+        return observed(encryption.state(), RotationProgress::Sleeps);
     }
     match take_step(context, prepared, control_plane, (&wanted, due)).await {
-        Ok((recorded, finding)) => {
-            let pause = match finding {
-                Finding::Done => Duration::ZERO,
+        Ok((recorded, progress)) => {
+            let pause = match progress {
+                RotationProgress::Done => Duration::ZERO,
                 _ if rewrite::is_in_vain(tenant) => REFUSED,
                 _ => POLL,
             };
             context.queue.add_after(tenant.key(), pause);
-            observed(recorded.as_ref(), finding).with_refusal(rewrite::is_refused(tenant))
+            observed(recorded.as_ref(), progress).with_refusal(rewrite::is_refused(tenant))
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);
-            observed(encryption.state(), Finding::Failed(error.to_string()))
+            observed(encryption.state(), RotationProgress::Failed(error.to_string()))
         }
     }
 }
@@ -265,7 +266,7 @@ async fn take_step(
     prepared: &Prepared<'_>,
     control_plane: &ControlPlane,
     (wanted, due): (&BTreeSet<String>, Option<Timestamp>),
-) -> Result<(Option<EncryptionState>, Finding), ReconcileError> {
+) -> Result<(Option<EncryptionState>, RotationProgress), ReconcileError> {
     let tenant = &prepared.accepted.tenant;
     let encryption = &prepared.authorities.encryption;
     let api_servers = observe_api_servers(context, prepared, control_plane).await?;
@@ -277,20 +278,23 @@ async fn take_step(
                 ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
             };
             let Some(applier) = applier else {
-                return Ok((recorded, Finding::Waits("the API server does not answer yet".into())));
+                return Ok((
+                    recorded,
+                    RotationProgress::Waits("the API server does not answer yet".into()),
+                ));
             };
             match rewrite::rewrite(context, tenant, encryption, applier.client()).await? {
                 Rewritten::All => EncryptionStep::Enter(EncryptionPhase::Completed),
-                Rewritten::Part(progress) => return Ok((recorded, Finding::Waits(progress))),
+                Rewritten::Part(progress) => return Ok((recorded, RotationProgress::Waits(progress))),
             }
         }
         other => other,
     };
     match &step {
-        EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, Finding::Done)),
+        EncryptionStep::Rest | EncryptionStep::Rewrite => Ok((recorded, RotationProgress::Done)),
         EncryptionStep::Wait(missing) => {
             rewrite::note_other_api_server(tenant);
-            Ok((recorded, Finding::Waits(missing.clone())))
+            Ok((recorded, RotationProgress::Waits(missing.clone())))
         }
         EncryptionStep::Begin(_) | EncryptionStep::Enter(_) => {
             let after = keys::record_encryption(context, tenant, encryption, &step).await?;
@@ -302,7 +306,7 @@ async fn take_step(
                     .readable()
                     .note(state.target.key.iter().cloned().collect());
             }
-            Ok((after, Finding::Done))
+            Ok((after, RotationProgress::Done))
         }
     }
 }

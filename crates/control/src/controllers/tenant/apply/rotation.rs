@@ -7,7 +7,7 @@ use super::{
     super::{
         argo_cd::ObservedRegistration,
         context::TenantContext,
-        rotation::{Finding, ObservedRotation, check_registration},
+        rotation::{ObservedRotation, RotationProgress, check_registration},
     },
     ControlPlane, Prepared, keys,
 };
@@ -37,22 +37,26 @@ pub(super) async fn follow_rotation(
     let now = context.clock.now();
     let due = due_request(recorded.as_ref(), request, now);
     let is_under_way = recorded.is_some_and(|recorded| recorded.is_under_way());
-    let observed = |recorded, finding| ObservedRotation::new(request, recorded, finding);
+    let observed = |recorded, progress| ObservedRotation::new(request, recorded, progress);
     if due.is_none() && !is_under_way {
-        return observed(recorded, Finding::Done);
+        return observed(recorded, RotationProgress::Done);
     }
     if matches!(control_plane, ControlPlane::Asleep { .. }) {
-        return observed(recorded, Finding::Sleeps);
+        return observed(recorded, RotationProgress::Sleeps);
     }
     match take_step(context, prepared, control_plane, registration, due, now).await {
-        Ok((recorded, finding)) => {
-            let pause = if finding == Finding::Done { Duration::ZERO } else { POLL };
+        Ok((recorded, progress)) => {
+            let pause = if progress == RotationProgress::Done {
+                Duration::ZERO
+            } else {
+                POLL
+            };
             context.queue.add_after(tenant.key(), pause);
-            observed(recorded, finding)
+            observed(recorded, progress)
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);
-            observed(recorded, Finding::Failed(error.to_string()))
+            observed(recorded, RotationProgress::Failed(error.to_string()))
         }
     }
 }
@@ -65,20 +69,20 @@ async fn take_step(
     registration: &ObservedRegistration,
     due: Option<Timestamp>,
     now: Timestamp,
-) -> Result<(Option<crate::control_plane::Rotation>, Finding), ReconcileError> {
+) -> Result<(Option<crate::control_plane::Rotation>, RotationProgress), ReconcileError> {
     let tenant = &prepared.accepted.tenant;
     let recorded = prepared.authorities.rotation;
     let facts = observe(context, prepared, control_plane, registration).await?;
     let step = next_step(recorded.as_ref(), due, &facts, now);
     match &step {
-        RotationStep::Rest => Ok((recorded, Finding::Done)),
-        RotationStep::Wait(missing) => Ok((recorded, Finding::Waits(missing.clone()))),
+        RotationStep::Rest => Ok((recorded, RotationProgress::Done)),
+        RotationStep::Wait(missing) => Ok((recorded, RotationProgress::Waits(missing.clone()))),
         RotationStep::Begin(_) | RotationStep::Enter(_) => {
             let after = keys::record_rotation(context, tenant, recorded, &step).await?;
             if step == RotationStep::Enter(RotationPhase::Completed) {
                 context.rotations.inc();
             }
-            Ok((after, Finding::Done))
+            Ok((after, RotationProgress::Done))
         }
     }
 }

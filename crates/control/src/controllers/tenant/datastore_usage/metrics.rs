@@ -126,7 +126,11 @@ impl Counts {
 }
 
 /// A number that is not negative as a whole one.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // far below the limits of both
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "far below the limits of both"
+)]
 fn whole(number: f64) -> u64 {
     number.round() as u64
 }
