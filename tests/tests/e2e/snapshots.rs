@@ -74,7 +74,10 @@ async fn change_control(host: &TestCluster, helm: &[&str]) {
     host.helm(&helm).await.unwrap();
     until("the control before is gone", SOON, async || {
         let pods = control.list().await;
-        let left = pods.iter().filter_map(ResourceExt::uid).find(|uid| before.contains(uid));
+        let left = pods
+            .iter()
+            .filter_map(ResourceExt::uid)
+            .find(|uid| before.contains(uid));
         left.map_or(Ok(()), Err)
     })
     .await;
