@@ -212,14 +212,15 @@ impl ControlPlaneRuntime for ClusterRuntime {
 
     async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         let all = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.slug()));
-        self.scale_down(tenant, &all).await?;
+        let mut unscaled = self.scale_down(tenant, &all).await?;
         let pods: Api<Pod> = self.api(tenant);
         let params = DeleteParams::default().grace_period(STOP_GRACE_SECONDS);
         let mut deleted = HashSet::new();
         let deadline = Instant::now() + STOP_WITHIN;
         loop {
             let left = self.list_pods(tenant, &all).await?;
-            if left.is_empty() {
+            // While a controller of the host is behind, it may still create pods in the place of those that were deleted here.
+            if left.is_empty() && unscaled.is_empty() {
                 return Ok(());
             }
             for pod in &left {
@@ -229,9 +230,12 @@ impl ControlPlaneRuntime for ClusterRuntime {
                 }
             }
             if Instant::now() > deadline {
-                return Err(RuntimeError::StillRunning(describe_running_pods(&left)));
+                return Err(RuntimeError::StillRunning(describe_running(&left, &unscaled)));
             }
             tokio::time::sleep(STOP_POLL).await;
+            if !unscaled.is_empty() {
+                unscaled = self.scale_down(tenant, &all).await?;
+            }
         }
     }
 
@@ -245,7 +249,14 @@ impl ControlPlaneRuntime for ClusterRuntime {
     }
 }
 
-fn describe_running_pods(pods: &[Pod]) -> String {
+/// What is left: pods, or else Deployments that may still create some.
+fn describe_running(pods: &[Pod], deployments: &[String]) -> String {
+    if pods.is_empty() {
+        return format!(
+            "the host has not scaled down these Deployments of the control plane, and may still create pods of them; look at its controller manager: {}",
+            deployments.join(", ")
+        );
+    }
     let names: Vec<String> = pods
         .iter()
         .map(|pod| {

@@ -1,6 +1,6 @@
 //! The objects of control planes on the host: what is read, applied and deleted.
 
-use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector};
+use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector, state};
 use crate::{apply::optional, control_plane::Component};
 use berth_api::{labels, names::TenantId, system};
 use k8s_openapi::api::{
@@ -171,10 +171,15 @@ impl ClusterRuntime {
         Ok(pods.list(selector).await.map_err(host_error("list pods"))?.items)
     }
 
-    pub(super) async fn scale_down(&self, tenant: &TenantId, all: &ListParams) -> Result<(), RuntimeError> {
+    /// Lets the host stop what Deployments have. Returns the names of those that it has not stopped yet, as far as it says: it may still create pods of them.
+    pub(super) async fn scale_down(&self, tenant: &TenantId, all: &ListParams) -> Result<Vec<String>, RuntimeError> {
         let deployments: Api<Deployment> = self.api(tenant);
         let listed = deployments.list(all).await.map_err(host_error("list Deployments"))?;
+        let mut left = Vec::new();
         for deployment in listed {
+            if !state::is_stopped(&deployment) {
+                left.push(deployment.name_any());
+            }
             if deployment.spec.replicas == Some(0) {
                 continue;
             }
@@ -183,6 +188,6 @@ impl ClusterRuntime {
             let scaled = deployments.patch(&deployment.name_any(), &params, &none).await;
             ignore_absence(scaled, "scale a Deployment down")?;
         }
-        Ok(())
+        Ok(left)
     }
 }

@@ -2,8 +2,10 @@ use super::*;
 use crate::{
     apply::Applier,
     control_plane::{API_SERVER, Health, Program, SYNCER},
+    testing::{Script, ScriptedApi},
 };
 use k8s_openapi::api::core::v1::Toleration;
+use serde_json::json;
 
 /// A client that is never used.
 fn client() -> Client {
@@ -119,6 +121,43 @@ async fn replicas_are_spread_and_kept() {
     let three = build::deployment(fixture.owner(), &api_server(3), &settings, "kube-apiserver-files-x");
     insta::assert_yaml_snapshot!("api-server-of-three", three);
     insta::assert_yaml_snapshot!("budget", build::disruption_budget(fixture.owner(), &api_server(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_stopped_before_the_host_has_scaled_it_down() {
+    berth_runtime::install_crypto();
+    let (fixture, host) = (Fixture::new(), ScriptedApi::new("host", &Script::default()));
+    let namespace = fixture.tenant.control_plane_namespace();
+    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
+    let pod = format!("/api/v1/namespaces/{namespace}/pods/{API_SERVER}-1");
+    let insert = |generation: i64, replicas: i32, status: serde_json::Value| {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": API_SERVER, "namespace": namespace, "labels": fixture.labels, "generation": generation},
+            "spec": {"replicas": replicas, "selector": {}, "template": {}}, "status": status});
+        host.insert(&deployment, object);
+    };
+    insert(1, 1, json!({"observedGeneration": 1, "replicas": 1}));
+    let object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("{API_SERVER}-1"), "namespace": namespace, "labels": fixture.labels},
+        "spec": {"containers": []}});
+    host.insert(&pod, object);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let stop = async || match runtime.stop_components(&fixture.tenant).await {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    // Its pod is gone, and the host may create another one.
+    let error = stop().await;
+    assert!(
+        error.contains("has not scaled down") && error.ends_with(API_SERVER),
+        "{error}"
+    );
+    assert!(host.get(&pod).is_none());
+    assert_eq!(host.get(&deployment).unwrap()["spec"]["replicas"], 0);
+    insert(2, 0, json!({"observedGeneration": 1}));
+    assert!(stop().await.contains("has not scaled down"));
+    insert(2, 0, json!({"observedGeneration": 2}));
+    assert_eq!(stop().await, "");
 }
 
 #[tokio::test]
