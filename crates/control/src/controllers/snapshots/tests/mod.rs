@@ -320,6 +320,37 @@ async fn a_store_that_refuses_everything_is_not_asked_for_all_snapshots_at_once(
     }
 }
 
+/// Else a team could hold up the snapshots of all others.
+#[tokio::test(start_paused = true)]
+async fn what_fails_because_of_a_tenant_holds_up_no_other_snapshot() {
+    let mut case = Case::new();
+    case.memory.clear();
+    for name in ["a", "b", "c", "d", "e"] {
+        case.create(name);
+        case.pass_until(name, "Failed").await;
+        let failed = case.get(name).unwrap();
+        assert_eq!(failed["status"]["conditions"][0]["reason"], "TenantNotStarted");
+    }
+    assert_eq!(case.context.pauses.postponed(Instant::now()), None);
+    // Nor does it say that the store works again.
+    for _ in 0..4 {
+        case.context.pauses.note_store(Some(tries::Failure::Silent));
+    }
+    case.create("f");
+    case.pass().await;
+    assert_eq!(
+        case.get("f").unwrap()["status"]["conditions"][0]["reason"],
+        "StoreError"
+    );
+    case.pass_until("f", "Failed").await;
+    assert_eq!(
+        case.get("f").unwrap()["status"]["conditions"][0]["reason"],
+        "TenantNotStarted"
+    );
+    case.context.pauses.note_store(Some(tries::Failure::Silent));
+    assert!(case.context.pauses.postponed(Instant::now()).is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_berth_has_completed_gets_its_size_for_people() {
     let mut case = Case::new();
