@@ -84,6 +84,11 @@ pub fn pod_selector(tenant: &TenantId, component: &str) -> BTreeMap<String, Stri
     ])
 }
 
+/// What belongs to the control plane of a tenant.
+fn all_of(tenant: &TenantId) -> ListParams {
+    ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.slug()))
+}
+
 fn key(tenant: &TenantId, component: &str) -> String {
     format!("{}/{component}", tenant.slug())
 }
@@ -211,16 +216,15 @@ impl ControlPlaneRuntime for ClusterRuntime {
     }
 
     async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
-        let all = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.slug()));
-        let mut unscaled = self.scale_down(tenant, &all).await?;
+        let all = all_of(tenant);
+        self.scale_down(tenant, &all).await?;
         let pods: Api<Pod> = self.api(tenant);
         let params = DeleteParams::default().grace_period(STOP_GRACE_SECONDS);
         let mut deleted = HashSet::new();
         let deadline = Instant::now() + STOP_WITHIN;
         loop {
             let left = self.list_pods(tenant, &all).await?;
-            // While a controller of the host is behind, it may still create pods in the place of those that were deleted here.
-            if left.is_empty() && unscaled.is_empty() {
+            if left.is_empty() {
                 return Ok(());
             }
             for pod in &left {
@@ -230,13 +234,31 @@ impl ControlPlaneRuntime for ClusterRuntime {
                 }
             }
             if Instant::now() > deadline {
-                return Err(RuntimeError::StillRunning(describe_running(&left, &unscaled)));
+                return Err(RuntimeError::StillRunning(describe_running_pods(&left)));
             }
             tokio::time::sleep(STOP_POLL).await;
-            if !unscaled.is_empty() {
-                unscaled = self.scale_down(tenant, &all).await?;
-            }
         }
+    }
+
+    async fn check_stopped(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+        let all = all_of(tenant);
+        let deployments = self.list_unstopped(tenant, &all).await?;
+        if !deployments.is_empty() {
+            return Err(RuntimeError::StillRunning(format!(
+                "the host has not scaled down these Deployments of the control plane, and may still create pods of them; if that lasts, look at its controller manager: {}",
+                deployments.join(", ")
+            )));
+        }
+        // Afterwards: what was created before that is seen.
+        let pods = self.list_pods(tenant, &all).await?;
+        if pods.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
+        Err(RuntimeError::StillRunning(format!(
+            "the host has created pods of the control plane before it scaled that down, and Berth stops them: {}",
+            names.join(", ")
+        )))
     }
 
     async fn delete_tenant(&self, tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
@@ -249,14 +271,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
     }
 }
 
-/// What is left: pods, or else Deployments that may still create some.
-fn describe_running(pods: &[Pod], deployments: &[String]) -> String {
-    if pods.is_empty() {
-        return format!(
-            "the host has not scaled down these Deployments of the control plane, and may still create pods of them; look at its controller manager: {}",
-            deployments.join(", ")
-        );
-    }
+fn describe_running_pods(pods: &[Pod]) -> String {
     let names: Vec<String> = pods
         .iter()
         .map(|pod| {

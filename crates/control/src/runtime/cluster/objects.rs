@@ -171,15 +171,10 @@ impl ClusterRuntime {
         Ok(pods.list(selector).await.map_err(host_error("list pods"))?.items)
     }
 
-    /// Lets the host stop what Deployments have. Returns the names of those that it has not stopped yet, as far as it says: it may still create pods of them.
-    pub(super) async fn scale_down(&self, tenant: &TenantId, all: &ListParams) -> Result<Vec<String>, RuntimeError> {
+    pub(super) async fn scale_down(&self, tenant: &TenantId, all: &ListParams) -> Result<(), RuntimeError> {
         let deployments: Api<Deployment> = self.api(tenant);
         let listed = deployments.list(all).await.map_err(host_error("list Deployments"))?;
-        let mut left = Vec::new();
         for deployment in listed {
-            if !state::is_stopped(&deployment) {
-                left.push(deployment.name_any());
-            }
             if deployment.spec.replicas == Some(0) {
                 continue;
             }
@@ -188,6 +183,18 @@ impl ClusterRuntime {
             let scaled = deployments.patch(&deployment.name_any(), &params, &none).await;
             ignore_absence(scaled, "scale a Deployment down")?;
         }
-        Ok(left)
+        Ok(())
+    }
+
+    /// Names of the Deployments that the host has not stopped yet, as far as it says: it may still create pods of them.
+    pub(super) async fn list_unstopped(
+        &self,
+        tenant: &TenantId,
+        all: &ListParams,
+    ) -> Result<Vec<String>, RuntimeError> {
+        let deployments: Api<Deployment> = self.api(tenant);
+        let listed = deployments.list(all).await.map_err(host_error("list Deployments"))?;
+        let left = listed.iter().filter(|deployment| !state::is_stopped(deployment));
+        Ok(left.map(ResourceExt::name_any).collect())
     }
 }
