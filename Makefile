@@ -33,7 +33,7 @@ RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
 
 # What real nodes need besides a cluster, as hack/kubernetes/versions calls it.
 NODE_COMPONENTS := kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
-# Programs of others that tests of the suites `system` and `snapshot_store` run.
+# Programs of others that tests of the suites `system`, `snapshot_store` and `e2e` run.
 TEST_COMPONENTS := kustomize-controller dex versitygw
 
 .PHONY: help
@@ -98,6 +98,7 @@ test: build kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to hack/te
 
 .PHONY: e2e
 e2e: build nodes ## Run the tests on real nodes only (as root; part of `make test`)
+	@hack/kubernetes/build versitygw
 	@hack/test --test e2e $(BERTH_TEST_ARGS)
 
 # Not a part of `test`: compiling Argo CD takes minutes.

@@ -8,6 +8,7 @@ use crate::{
 use berth_process::free_port;
 use std::{
     fs::{self, File},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
@@ -26,24 +27,29 @@ const LOG: &str = "log";
 pub struct Versitygw {
     /// URL of the server.
     pub endpoint: String,
-    port: u16,
+    address: SocketAddr,
     process: Child,
     folder: TempDir,
 }
 
 impl Versitygw {
-    /// Starts a server with a bucket, and waits until it answers.
+    /// Starts a server with a bucket on loopback, and waits until it answers.
     pub async fn start(bucket: &str) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), bucket).await
+    }
+
+    /// The same at another address of this machine.
+    pub async fn start_at(address: IpAddr, bucket: &str) -> Self {
         let folder = TempDir::with_prefix("berth-versitygw-").unwrap();
         for name in ["buckets", "metadata"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         fs::create_dir(folder.path().join("buckets").join(bucket)).unwrap();
-        let port = free_port().unwrap();
+        let address = SocketAddr::new(address, free_port().unwrap());
         let server = Self {
-            endpoint: format!("http://127.0.0.1:{port}"),
-            port,
-            process: spawn(folder.path(), port),
+            endpoint: format!("http://{address}"),
+            address,
+            process: spawn(folder.path(), address),
             folder,
         };
         server.until_it_answers().await;
@@ -57,7 +63,7 @@ impl Versitygw {
 
     /// Starts it again after it was killed, with what it has stored, and waits until it answers.
     pub async fn restart(&mut self) {
-        self.process = spawn(self.folder.path(), self.port);
+        self.process = spawn(self.folder.path(), self.address);
         self.until_it_answers().await;
     }
 
@@ -75,7 +81,7 @@ impl Versitygw {
 
     async fn until_it_answers(&self) {
         until("the S3 server listens", SOON, async || {
-            match TcpStream::connect(("127.0.0.1", self.port)).await {
+            match TcpStream::connect(self.address).await {
                 Ok(_) => Ok(()),
                 Err(error) => Err(format!("{error}; its log is\n{}", self.log())),
             }
@@ -84,7 +90,7 @@ impl Versitygw {
     }
 }
 
-fn spawn(folder: &Path, port: u16) -> Child {
+fn spawn(folder: &Path, address: SocketAddr) -> Child {
     let program = existing(cache().join("bin").join(COMPONENT).join(VERSION).join(COMPONENT));
     let log = File::options()
         .create(true)
@@ -95,7 +101,7 @@ fn spawn(folder: &Path, port: u16) -> Child {
     server
         .env("ROOT_ACCESS_KEY", KEY_ID)
         .env("ROOT_SECRET_KEY", SECRET)
-        .arg(format!("--port=127.0.0.1:{port}"))
+        .arg(format!("--port={address}"))
         .arg("posix")
         // Not all file systems have extended attributes, in which it keeps metadata by default.
         .arg(format!("--sidecar={}", folder.join("metadata").display()))

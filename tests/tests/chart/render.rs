@@ -423,6 +423,21 @@ async fn control_gets_the_object_store_of_snapshots_and_its_credentials_from_a_s
     }
 }
 
+/// It may be anywhere, and so may the datastore.
+#[tokio::test]
+async fn no_policy_keeps_control_from_the_object_store_of_snapshots() {
+    let all = template(&json!({})).await.unwrap();
+    let policies: Vec<&Value> = all.iter().filter(|object| object["kind"] == "NetworkPolicy").collect();
+    assert!(!policies.is_empty());
+    for policy in policies {
+        let spec = &policy["spec"];
+        let limits_egress = spec["policyTypes"].as_array().unwrap().contains(&json!("Egress"));
+        let selected = spec["podSelector"]["matchLabels"]["app.kubernetes.io/name"].as_str();
+        let is_of_others = selected.is_some_and(|name| name != "berth-control");
+        assert!(!limits_egress || is_of_others, "{policy}");
+    }
+}
+
 #[tokio::test]
 async fn snapshots_are_sent_without_tls_only_if_the_values_say_so() {
     let plain = |allow: bool| json!({"url": "s3://b", "endpoint": "http://minio.storage.svc:9000", "allowHTTP": allow});

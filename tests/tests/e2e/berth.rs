@@ -26,22 +26,22 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Namespace of Berth's own programs.
-const BERTH: &str = "berth-system";
+pub(crate) const BERTH: &str = "berth-system";
 
 /// Pods of one program of Berth or of a tenant's control plane.
 #[derive(Clone)]
-struct Part {
+pub(crate) struct Part {
     pods: Api<Pod>,
     selector: ListParams,
     name: &'static str,
 }
 
 impl Part {
-    fn of_berth(host: &TestCluster, name: &'static str) -> Self {
+    pub(crate) fn of_berth(host: &TestCluster, name: &'static str) -> Self {
         Self::new(Api::namespaced(host.client.clone(), BERTH), name)
     }
 
-    fn of_tenant(host: &TestCluster, tenant: &Tenant, name: &'static str) -> Self {
+    pub(crate) fn of_tenant(host: &TestCluster, tenant: &Tenant, name: &'static str) -> Self {
         let namespace = tenant.id.control_plane_namespace();
         Self::new(Api::namespaced(host.client.clone(), &namespace), name)
     }
@@ -51,7 +51,7 @@ impl Part {
         Self { pods, selector, name }
     }
 
-    async fn list(&self) -> Vec<Pod> {
+    pub(crate) async fn list(&self) -> Vec<Pod> {
         self.pods.list(&self.selector).await.unwrap().items
     }
 
@@ -73,7 +73,7 @@ impl Part {
     }
 
     /// Deletes its pods at once, as if their node had lost them.
-    async fn kill(&self) {
+    pub(crate) async fn kill(&self) {
         let before = self.list().await;
         assert!(!before.is_empty(), "{} has no pods", self.name);
         for pod in &before {
@@ -190,7 +190,7 @@ impl<'a> Caller<'a> {
 }
 
 /// A new pod of the team runs and its end is reported.
-async fn new_pods_run(space: &Space, name: &str) {
+pub(crate) async fn new_pods_run(space: &Space, name: &str) {
     until("the API server accepts a pod", SOON, async || {
         let pod = serde_json::from_value(crate::pods::pod(name, only(script("echo new")))).unwrap();
         match space.pods.create(&kube::api::PostParams::default(), &pod).await {

@@ -14,7 +14,8 @@
 //! cores.
 //!
 //! `make e2e` runs all; `cargo test --workspace --test e2e -- <part of a name>` some. Both need root and what `make nodes`
-//! builds; elsewhere the tests are not run, and say so.
+//! builds; elsewhere the tests are not run, and say so. That of [`snapshots`] also needs an S3 server, and runs where there is time for that
+//! (`hack/test`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -39,6 +40,7 @@ mod pod_lifecycle;
 mod pods;
 mod reach;
 mod shared;
+mod snapshots;
 mod streams;
 mod teams;
 mod usage;
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,
                 berth::a_tenant_is_created_and_deleted_while_control_is_killed,
+                snapshots::a_tenant_in_pods_is_set_back_from_a_bucket_while_control_is_killed,
             ]),
         ],
     )

@@ -52,7 +52,7 @@ pub enum RuntimeError {
         /// The answer.
         source: Box<kube::Error>,
     },
-    /// Pods did not terminate in time.
+    /// Pods did not terminate in time, or the host may create others.
     #[error("{0}")]
     StillRunning(String),
     /// The platform's settings cannot be used.
@@ -162,6 +162,14 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// # Errors
     /// One cannot be stopped.
     async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError>;
+
+    /// Whether nothing starts a component of a tenant again that was stopped: what watches over components may be behind. Does not wait for that.
+    ///
+    /// # Errors
+    /// [`RuntimeError::StillRunning`] if something may, or has, or the host refuses or does not answer.
+    async fn check_stopped(&self, _tenant: &TenantId) -> Result<(), RuntimeError> {
+        Ok(())
+    }
 
     /// Deletes the files of a tenant, and the published kubeconfig of `namespace`/`name`. Its components must be stopped.
     ///

@@ -31,6 +31,8 @@ pub(crate) struct ScriptedRuntime {
     pub(crate) is_available: Arc<AtomicBool>,
     /// Whether components do not end that are stopped.
     pub(crate) is_stuck: Arc<AtomicBool>,
+    /// Whether the host may start components again that were stopped.
+    pub(crate) is_unscaled: Arc<AtomicBool>,
 }
 
 impl ScriptedRuntime {
@@ -42,6 +44,7 @@ impl ScriptedRuntime {
             has_rolled_out: Arc::new(true.into()),
             is_available: Arc::default(),
             is_stuck: Arc::default(),
+            is_unscaled: Arc::default(),
         }
     }
 
@@ -110,6 +113,15 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         self.call("stop everything")?;
         if self.is_stuck.load(Ordering::SeqCst) {
             return Err(RuntimeError::StillRunning("pod kube-apiserver-1 still runs".into()));
+        }
+        Ok(())
+    }
+
+    async fn check_stopped(&self, _: &TenantId) -> Result<(), RuntimeError> {
+        if self.is_unscaled.load(Ordering::SeqCst) {
+            return Err(RuntimeError::StillRunning(
+                "the host may start kube-apiserver again".into(),
+            ));
         }
         Ok(())
     }

@@ -124,6 +124,12 @@ async fn run(context: SnapshotsContext, store: Store, snapshot: TenantSnapshot, 
     let taken = take(&context.contents, &store, &tenant.id, (&name, &location)).await;
     let result = taken.as_ref().map_or_else(TakeError::reason, |_| "ok");
     context.metrics.attempts.get_or_create(&ResultLabels { result }).inc();
+    match taken.as_ref().map_err(TakeError::store_failure) {
+        Ok(_) => context.pauses.note_store(None),
+        Err(Some(failure)) => context.pauses.note_store(Some(failure)),
+        // It says nothing of the store.
+        Err(None) => {}
+    }
     let status = match taken {
         Ok(taken) => completed_status(&snapshot, taken, context.clock.now()),
         Err(error) => {
@@ -282,6 +288,7 @@ pub(super) fn is_gone_or_changed(error: &kube::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_snapshots::StoreError;
     use serde_json::json;
 
     fn snapshot() -> TenantSnapshot {
@@ -333,7 +340,7 @@ mod tests {
     #[test]
     fn what_may_pass_is_tried_again_and_the_last_try_fails() {
         let phase = |error: &TakeError, attempts| failed_status(&snapshot(), error, attempts, now()).phase.unwrap();
-        let store = TakeError::Store("it does not answer".into());
+        let store = TakeError::Store(StoreError::Unreachable("it does not answer".into()));
         assert_eq!(phase(&store, 1), SnapshotPhase::Pending);
         assert_eq!(phase(&store, MOST_ATTEMPTS - 1), SnapshotPhase::Pending);
         assert_eq!(phase(&store, MOST_ATTEMPTS), SnapshotPhase::Failed);

@@ -7,7 +7,7 @@
 use super::{
     begin::{is_gone_or_changed, next_status},
     context::SnapshotsContext,
-    tries::{DELETED_WITHIN, Failure, RETRY, Tries, uid},
+    tries::{DELETED_WITHIN, Failure, RETRY, STORE_ERROR, Tries, has_store_error, uid},
     write_known,
 };
 use crate::{
@@ -48,8 +48,6 @@ const MOST_AT_ONCE: usize = 16;
 pub(super) const MOST_OF_NAMESPACE: usize = 4;
 /// Time within which a store carries out what was sent to it before.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-/// Reason of a file that the object store does not delete.
-const STORE_ERROR: &str = "StoreError";
 
 /// Deletions of files that are under way or wait for their turn, by UIDs of snapshots. They end with this.
 #[derive(Debug, Default)]
@@ -212,7 +210,7 @@ async fn report_kept(
             ),
         ),
         // What it says of its own try stays.
-        Ok(Progress::Postponed(_)) if has_store_error(snapshot) => return Ok(()),
+        Ok(Progress::Postponed(_)) if has_store_error(snapshot, DELETING) => return Ok(()),
         Ok(Progress::Postponed(failure)) => (
             STORE_ERROR,
             describe_store_error(&store_error(snapshot, &failure.describe())),
@@ -309,12 +307,6 @@ fn describe_store_error(error: &ReconcileError) -> String {
     )
 }
 
-/// Whether a snapshot says that its files are not deleted.
-fn has_store_error(snapshot: &TenantSnapshot) -> bool {
-    let mut conditions = snapshot.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| condition.type_ == DELETING && condition.reason == STORE_ERROR)
-}
-
 /// Deletes what all attempts have written into the store. One that does not answer soon is asked again after a pause. Returns why it was not tried, if it was not.
 async fn delete_files(
     store: &Store,
@@ -323,7 +315,7 @@ async fn delete_files(
 ) -> Result<Option<Failure>, ReconcileError> {
     {
         let (mut tries, now) = (lock(&shared.tries), Instant::now());
-        if let Some(failure) = tries.postponed(now) {
+        if let Some((failure, _)) = tries.failures.postponed(now) {
             return Ok(Some(failure));
         }
         tries.tried_at.insert(uid(snapshot), now);
@@ -335,14 +327,14 @@ async fn delete_files(
     let deleted = deleted.map(|deleted| deleted.into_iter().collect::<Result<(), StoreError>>());
     let (failure, why) = match deleted {
         Ok(Ok(())) => {
-            lock(&shared.tries).note(None, Instant::now());
+            lock(&shared.tries).failures.note(None, Instant::now());
             return Ok(None);
         }
         Ok(Err(error)) => (Failure::Refused, error.to_string()),
         // The same text whether this one was tried or others.
         Err(_) => (Failure::Silent, Failure::Silent.describe()),
     };
-    lock(&shared.tries).note(Some(failure), Instant::now());
+    lock(&shared.tries).failures.note(Some(failure), Instant::now());
     Err(store_error(snapshot, &why))
 }
 

@@ -28,6 +28,7 @@ use berth_api::{
     ClassSnapshots, SleepState, SnapshotPhase, SnapshotTrigger, TenantCluster, TenantSnapshot, TenantSnapshotStatus,
     conditions::{COMPLETED, ConditionUpdate},
     names::{self, TenantId},
+    quantity,
 };
 use berth_runtime::watched::Watched;
 use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide, unchanged_since};
@@ -36,6 +37,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Resource, ResourceExt, api::PostParams, runtime::reflector::ObjectRef};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
+use tries::STORE_ERROR;
 
 /// Time between two passes: classes and tenants may have changed.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -74,9 +76,10 @@ struct Writes {
 pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, ReconcileError> {
     let (running, now) = (context.runs.running(), context.clock.now());
     let (paused, pause) = context.pauses.paused(Instant::now());
+    let postponed = context.pauses.postponed(Instant::now());
     let mut failed = FirstError::<ReconcileError>::default();
     let (mut starts, mut deleted, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    let mut next = pause;
+    let mut next = [pause, postponed.map(|(_, pause)| pause)].into_iter().flatten().min();
     let mut schedules = Vec::new();
     for (place, snapshots) in by_tenant(context) {
         let tenant = find_tenant(context, &place);
@@ -93,6 +96,7 @@ pub async fn reconcile(context: &SnapshotsContext) -> Result<Option<Duration>, R
             snapshots: &snapshots,
             running: &running,
             paused: &paused,
+            postponed: postponed.map(|(failure, _)| failure),
         });
         schedules.extend(schedule.map(|schedule| (place.clone(), schedule)));
         next = [next, due.and_then(|due| until(due, now))].into_iter().flatten().min();
@@ -233,6 +237,19 @@ async fn carry_out(context: &SnapshotsContext, place: &Place, action: Action) ->
         Action::Fail(snapshot, reason, message) => {
             let condition = ConditionUpdate::mark_false(COMPLETED, reason, message);
             let status = next_status(&snapshot, SnapshotPhase::Failed, &condition, now);
+            write_known(context, &snapshot, &status).await
+        }
+        Action::Postpone(snapshot, failure) => {
+            let condition = ConditionUpdate::mark_false(COMPLETED, STORE_ERROR, failure.describe_untaken());
+            let status = next_status(&snapshot, snapshot.phase(), &condition, now);
+            write_known(context, &snapshot, &status).await
+        }
+        Action::DescribeSize(snapshot) => {
+            let before = snapshot.status.clone().unwrap_or_default();
+            let status = TenantSnapshotStatus {
+                size: before.bytes.map(quantity::format_size),
+                ..before
+            };
             write_known(context, &snapshot, &status).await
         }
         Action::Expire(snapshot, at) => {

@@ -1,5 +1,6 @@
 //! Which snapshots this process takes now, and which it does not begin again yet.
 
+use super::tries::{Failure, Failures};
 use berth_runtime::locks::lock;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,9 +17,14 @@ const MOST_RUNS: usize = 2;
 #[derive(Debug, Default)]
 pub struct Runs(Mutex<BTreeMap<String, AbortOnDropHandle<()>>>);
 
-/// Until when snapshots are not begun again of which a try has failed, by their UIDs.
+/// Until when snapshots are not begun.
 #[derive(Debug, Default)]
-pub struct Pauses(Mutex<BTreeMap<String, Instant>>);
+pub struct Pauses {
+    /// Those of which a try has failed, by their UIDs.
+    of_snapshots: Mutex<BTreeMap<String, Instant>>,
+    /// Tries in a row that the object store has failed, of any snapshots.
+    of_store: Mutex<Failures>,
+}
 
 impl Runs {
     /// UIDs of the snapshots that are being taken.
@@ -52,7 +58,7 @@ impl Runs {
 impl Pauses {
     /// UIDs of the snapshots that are not begun yet, and when the first of them is.
     pub(super) fn paused(&self, now: Instant) -> (BTreeSet<String>, Option<Duration>) {
-        let mut pauses = lock(&self.0);
+        let mut pauses = lock(&self.of_snapshots);
         pauses.retain(|_, until| *until > now);
         let first = pauses.values().min().map(|until| until.duration_since(now));
         (pauses.keys().cloned().collect(), first)
@@ -60,7 +66,17 @@ impl Pauses {
 
     /// Does not begin a snapshot again for this time.
     pub(super) fn pause(&self, uid: &str, pause: Duration) {
-        lock(&self.0).insert(uid.to_owned(), Instant::now() + pause);
+        lock(&self.of_snapshots).insert(uid.to_owned(), Instant::now() + pause);
+    }
+
+    /// Notes what the object store has made of a try: none if it has taken the snapshot.
+    pub(super) fn note_store(&self, failure: Option<Failure>) {
+        lock(&self.of_store).note(failure, Instant::now());
+    }
+
+    /// Why no snapshot is begun, and for how long.
+    pub(super) fn postponed(&self, now: Instant) -> Option<(Failure, Duration)> {
+        lock(&self.of_store).postponed(now)
     }
 }
 

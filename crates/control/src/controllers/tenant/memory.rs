@@ -110,6 +110,8 @@ pub struct TenantMemory {
     pub(super) is_without_project: AtomicBool,
     /// Whether its components have run after everything that they need was applied.
     pub have_components_run: AtomicBool,
+    /// Whether it was set back to a snapshot, and none of its components has run since: their Leases are of those that ran when the snapshot was taken.
+    pub(super) has_leases_of_snapshot: AtomicBool,
     /// Reconciles in a row that ended early.
     early_ends: AtomicU32,
 }
@@ -311,6 +313,7 @@ impl Tenants {
                 argo_cd: tokio::sync::Mutex::default(),
                 is_without_project: AtomicBool::new(false),
                 have_components_run: AtomicBool::new(false),
+                has_leases_of_snapshot: AtomicBool::new(false),
                 early_ends: AtomicU32::new(0),
             })
         }))
@@ -349,7 +352,9 @@ impl Tenants {
     /// has never run has no snapshot.
     pub(super) fn renew(&self, uid: &str, host: &Client) {
         lock(&self.memory).remove(uid);
-        self.of(uid, host).have_components_run.store(true, Ordering::Relaxed);
+        let known = self.of(uid, host);
+        known.have_components_run.store(true, Ordering::Relaxed);
+        known.has_leases_of_snapshot.store(true, Ordering::Relaxed);
     }
 
     /// Events that API servers of a tenant could not write into their audit log, and that nobody has taken; none if they write none, or if that is not

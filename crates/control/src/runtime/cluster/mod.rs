@@ -84,6 +84,11 @@ pub fn pod_selector(tenant: &TenantId, component: &str) -> BTreeMap<String, Stri
     ])
 }
 
+/// What belongs to the control plane of a tenant.
+fn all_of(tenant: &TenantId) -> ListParams {
+    ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.slug()))
+}
+
 fn key(tenant: &TenantId, component: &str) -> String {
     format!("{}/{component}", tenant.slug())
 }
@@ -211,7 +216,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
     }
 
     async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
-        let all = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.slug()));
+        let all = all_of(tenant);
         self.scale_down(tenant, &all).await?;
         let pods: Api<Pod> = self.api(tenant);
         let params = DeleteParams::default().grace_period(STOP_GRACE_SECONDS);
@@ -233,6 +238,27 @@ impl ControlPlaneRuntime for ClusterRuntime {
             }
             tokio::time::sleep(STOP_POLL).await;
         }
+    }
+
+    async fn check_stopped(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+        let all = all_of(tenant);
+        let deployments = self.list_unstopped(tenant, &all).await?;
+        if !deployments.is_empty() {
+            return Err(RuntimeError::StillRunning(format!(
+                "the host has not scaled down these Deployments of the control plane, and may still create pods of them; if that lasts, look at its controller manager: {}",
+                deployments.join(", ")
+            )));
+        }
+        // Afterwards: what was created before that is seen.
+        let pods = self.list_pods(tenant, &all).await?;
+        if pods.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
+        Err(RuntimeError::StillRunning(format!(
+            "the host has created pods of the control plane before it scaled that down, and Berth stops them: {}",
+            names.join(", ")
+        )))
     }
 
     async fn delete_tenant(&self, tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {

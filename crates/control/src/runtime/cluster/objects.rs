@@ -1,6 +1,6 @@
 //! The objects of control planes on the host: what is read, applied and deleted.
 
-use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector};
+use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector, state};
 use crate::{apply::optional, control_plane::Component};
 use berth_api::{labels, names::TenantId, system};
 use k8s_openapi::api::{
@@ -184,5 +184,17 @@ impl ClusterRuntime {
             ignore_absence(scaled, "scale a Deployment down")?;
         }
         Ok(())
+    }
+
+    /// Names of the Deployments that the host has not stopped yet, as far as it says: it may still create pods of them.
+    pub(super) async fn list_unstopped(
+        &self,
+        tenant: &TenantId,
+        all: &ListParams,
+    ) -> Result<Vec<String>, RuntimeError> {
+        let deployments: Api<Deployment> = self.api(tenant);
+        let listed = deployments.list(all).await.map_err(host_error("list Deployments"))?;
+        let left = listed.iter().filter(|deployment| !state::is_stopped(deployment));
+        Ok(left.map(ResourceExt::name_any).collect())
     }
 }

@@ -40,6 +40,14 @@ pub(super) fn is_rolled_out(deployment: &Deployment) -> bool {
         })
 }
 
+/// Whether a Deployment has no replicas, and the host's controllers have stopped those that it had: they create no pod of it any more.
+pub(super) fn is_stopped(deployment: &Deployment) -> bool {
+    let status = deployment.status.as_ref();
+    deployment.spec.replicas == Some(0)
+        && status.and_then(|status| status.observed_generation) == deployment.metadata.generation
+        && status.is_some_and(|status| status.replicas.unwrap_or_default() == 0)
+}
+
 /// Whether all pods that have not ended have the files in the Secret `files`, and come from one version of the Deployment: another
 /// image or other flags need no other files.
 pub(super) fn are_of_one_template(pods: &[Pod], files: &str) -> bool {
@@ -172,6 +180,22 @@ mod tests {
         assert!(!is_available(&Deployment::default()));
         assert!(is_rolled_out(&deployment(1, "True")));
         assert!(!is_rolled_out(&deployment(0, "True")));
+    }
+
+    #[test]
+    fn what_the_host_has_not_scaled_down_is_not_stopped() {
+        let scaled = |replicas: i32, observed: i64, left: Option<i32>| {
+            let mut deployment = deployment(0, "True");
+            deployment.spec.replicas = Some(replicas);
+            let status = deployment.status.as_mut().unwrap();
+            (status.observed_generation, status.replicas) = (Some(observed), left);
+            is_stopped(&deployment)
+        };
+        assert!(scaled(0, 2, None) && scaled(0, 2, Some(0)));
+        assert!(!scaled(0, 2, Some(1)), "a pod is left");
+        assert!(!scaled(0, 1, None), "it is not known that it has no replicas");
+        assert!(!scaled(1, 2, None));
+        assert!(!is_stopped(&Deployment::default()));
     }
 
     #[test]

@@ -2,8 +2,10 @@ use super::*;
 use crate::{
     apply::Applier,
     control_plane::{API_SERVER, Health, Program, SYNCER},
+    testing::{Script, ScriptedApi},
 };
 use k8s_openapi::api::core::v1::Toleration;
+use serde_json::json;
 
 /// A client that is never used.
 fn client() -> Client {
@@ -119,6 +121,51 @@ async fn replicas_are_spread_and_kept() {
     let three = build::deployment(fixture.owner(), &api_server(3), &settings, "kube-apiserver-files-x");
     insta::assert_yaml_snapshot!("api-server-of-three", three);
     insta::assert_yaml_snapshot!("budget", build::disruption_budget(fixture.owner(), &api_server(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_may_start_what_it_has_not_scaled_down() {
+    berth_runtime::install_crypto();
+    let (fixture, host) = (Fixture::new(), ScriptedApi::new("host", &Script::default()));
+    let namespace = fixture.tenant.control_plane_namespace();
+    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
+    let pod = format!("/api/v1/namespaces/{namespace}/pods/{API_SERVER}-1");
+    let set = |generation: i64, replicas: i32, status: serde_json::Value| {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": API_SERVER, "namespace": namespace, "labels": fixture.labels, "generation": generation},
+            "spec": {"replicas": replicas, "selector": {}, "template": {}}, "status": status});
+        host.insert(&deployment, object);
+    };
+    let create_pod = || {
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{API_SERVER}-1"), "namespace": namespace, "labels": fixture.labels},
+            "spec": {"containers": []}});
+        host.insert(&pod, object);
+    };
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let check = async || match runtime.check_stopped(&fixture.tenant).await {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    set(1, 1, json!({"observedGeneration": 1, "replicas": 1}));
+    create_pod();
+    runtime.stop_components(&fixture.tenant).await.unwrap();
+    assert!(host.get(&pod).is_none());
+    assert_eq!(host.get(&deployment).unwrap()["spec"]["replicas"], 0);
+    // The host has not seen that, as its status says.
+    let is_unscaled = |text: &str| text.contains("has not scaled down") && text.ends_with(API_SERVER);
+    let found = check().await;
+    assert!(is_unscaled(&found), "{found}");
+    set(2, 0, json!({"observedGeneration": 1}));
+    let found = check().await;
+    assert!(is_unscaled(&found), "{found}");
+    // It has created another pod before that.
+    set(2, 0, json!({"observedGeneration": 2}));
+    create_pod();
+    let found = check().await;
+    assert!(found.ends_with(&format!("Berth stops them: {API_SERVER}-1")), "{found}");
+    runtime.stop_components(&fixture.tenant).await.unwrap();
+    assert_eq!(check().await, "");
 }
 
 #[tokio::test]

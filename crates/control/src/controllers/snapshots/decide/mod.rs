@@ -1,9 +1,10 @@
 //! What is to be done about the snapshots of one tenant: pure.
 
+use super::tries::{Failure, has_store_error};
 use crate::clock::whole_seconds;
 use berth_api::{
     ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotTrigger,
-    TenantSnapshot, labels,
+    TenantSnapshot, conditions::COMPLETED, labels,
 };
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
@@ -79,6 +80,8 @@ pub(super) struct Facts<'f> {
     pub(super) running: &'f BTreeSet<String>,
     /// UIDs of those that are not begun yet, because the last attempt failed a moment ago.
     pub(super) paused: &'f BTreeSet<String>,
+    /// Why none is begun now; none: they may be.
+    pub(super) postponed: Option<Failure>,
 }
 
 /// What to do.
@@ -88,12 +91,16 @@ pub(super) enum Action {
     Fail(Arc<TenantSnapshot>, &'static str, String),
     /// Take it, if there is room for another one.
     Start(Arc<TenantSnapshot>),
+    /// Say why it is not taken now.
+    Postpone(Arc<TenantSnapshot>, Failure),
     /// Delete the object.
     Delete(Arc<TenantSnapshot>),
     /// Delete what is in the store of a snapshot that is being deleted.
     CleanUp(Arc<TenantSnapshot>),
     /// Say when it ends; none: it does not.
     Expire(Arc<TenantSnapshot>, Option<Timestamp>),
+    /// Say for people how large it is, which an earlier Berth has not.
+    DescribeSize(Arc<TenantSnapshot>),
     /// Create one of the schedule, with this name.
     Create(String),
 }
@@ -169,10 +176,18 @@ fn end_those_that_are_over(
         let is_done = [SnapshotPhase::Completed, SnapshotPhase::Failed].contains(&snapshot.phase());
         if is_done && published.map(|at| at.0) != end {
             decision.actions.push(Action::Expire(Arc::clone(&snapshot), end));
+        } else if lacks_size(&snapshot) {
+            decision.actions.push(Action::DescribeSize(Arc::clone(&snapshot)));
         }
         kept.push(snapshot);
     }
     kept
+}
+
+/// Whether a snapshot was completed by a Berth that did not write its size for people.
+fn lacks_size(snapshot: &TenantSnapshot) -> bool {
+    let status = snapshot.status.as_ref();
+    status.is_some_and(|status| status.bytes.is_some() && status.size.is_none())
 }
 
 /// UIDs of the snapshots that are more than are kept. Those of a tenant that was deleted are not counted with those of the next one of its name, which would
@@ -266,7 +281,12 @@ fn begin_those_that_may(facts: &Facts<'_>, kept: &[Arc<TenantSnapshot>], decisio
         let may_be_read = |restore: &RestoreFacts| restore.waits_for(snapshot);
         !is_paused && tenant.restore.as_ref().is_none_or(may_be_read)
     };
-    if !is_busy && let Some(first) = waiting.iter().find(may_begin) {
+    if let Some(failure) = facts.postponed {
+        // What one says of its own try stays.
+        let silent = { waiting.iter().filter(may_begin) }.filter(|snapshot| !has_store_error(snapshot, COMPLETED));
+        let postponed = silent.map(|snapshot| Action::Postpone(Arc::clone(snapshot), failure));
+        decision.actions.extend(postponed);
+    } else if !is_busy && let Some(first) = waiting.iter().find(may_begin) {
         decision.actions.push(Action::Start(Arc::clone(first)));
     }
 }

@@ -1,4 +1,5 @@
 mod changed_tenants;
+mod said;
 
 use super::*;
 use berth_api::{SnapshotSchedule, TenantSnapshotStatus};
@@ -74,6 +75,7 @@ struct Case {
     has_store: bool,
     running: BTreeSet<String>,
     paused: BTreeSet<String>,
+    postponed: Option<Failure>,
 }
 
 impl Default for Case {
@@ -82,6 +84,7 @@ impl Default for Case {
             has_store: true,
             running: BTreeSet::new(),
             paused: BTreeSet::new(),
+            postponed: None,
         }
     }
 }
@@ -97,6 +100,7 @@ impl Case {
             snapshots: &snapshots,
             running: &self.running,
             paused: &self.paused,
+            postponed: self.postponed,
         })
     }
 }
@@ -106,9 +110,11 @@ fn texts(decision: &Decision) -> Vec<String> {
     let text = |action: &Action| match action {
         Action::Fail(snapshot, reason, _) => format!("fail {} {reason}", snapshot.name_any()),
         Action::Start(snapshot) => format!("start {}", snapshot.name_any()),
+        Action::Postpone(snapshot, failure) => format!("postpone {} {failure:?}", snapshot.name_any()),
         Action::Delete(snapshot) => format!("delete {}", snapshot.name_any()),
         Action::CleanUp(snapshot) => format!("clean up {}", snapshot.name_any()),
         Action::Expire(snapshot, at) => format!("expire {} {at:?}", snapshot.name_any()),
+        Action::DescribeSize(snapshot) => format!("describe size {}", snapshot.name_any()),
         Action::Create(name) => format!("create {name}"),
     };
     decision.actions.iter().map(text).collect()

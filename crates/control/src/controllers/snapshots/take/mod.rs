@@ -2,6 +2,7 @@
 //!
 //! What is left out: Events, which end by themselves after an hour, and whatever else has a lease in etcd. It would never end after a restore.
 
+use super::tries::{Failure, STORE_ERROR};
 use crate::{
     control_plane::encryption::key_of,
     controllers::tenant::IDENTITY_KEY,
@@ -9,7 +10,7 @@ use crate::{
 };
 use berth_api::names::TenantId;
 use berth_runtime::locks::lock;
-use berth_snapshots::{Entry, Store, WriteError, Written};
+use berth_snapshots::{Entry, Store, StoreError, WriteError, Written};
 use futures::{Stream, stream};
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -52,8 +53,8 @@ pub(super) enum TakeError {
     #[error("the record of a restore of the tenant cannot be read: {0}")]
     Record(String),
     /// The object store.
-    #[error("{0}")]
-    Store(String),
+    #[error(transparent)]
+    Store(StoreError),
     /// An object that cannot be stored.
     #[error("an object of the tenant cannot be in a snapshot: {0}")]
     Unstorable(String),
@@ -67,7 +68,7 @@ impl TakeError {
             Self::Datastore(_) | Self::Record(_) => "DatastoreError",
             Self::Restoring => "Restoring",
             Self::NoDatabase => "TenantNotStarted",
-            Self::Store(_) => "StoreError",
+            Self::Store(_) => STORE_ERROR,
             Self::Unstorable(_) => "Unstorable",
         }
     }
@@ -77,6 +78,15 @@ impl TakeError {
         match self {
             Self::Datastore(_) | Self::Restoring | Self::Record(_) | Self::Store(_) => true,
             Self::NoDatabase | Self::Unstorable(_) => false,
+        }
+    }
+
+    /// What the object store has made of it; none if that is not the reason.
+    pub(super) fn store_failure(&self) -> Option<Failure> {
+        match self {
+            Self::Store(StoreError::Unreachable(_)) => Some(Failure::Silent),
+            Self::Store(StoreError::NotFound(_) | StoreError::Denied(_)) => Some(Failure::Refused),
+            Self::Datastore(_) | Self::Restoring | Self::NoDatabase | Self::Record(_) | Self::Unstorable(_) => None,
         }
     }
 
@@ -128,7 +138,7 @@ async fn take_once(
     let written = store.write(location, entries).await.map_err(|error| match error {
         WriteError::Source(error) => error,
         WriteError::Damaged(why) => TakeError::Unstorable(why),
-        WriteError::Store(error) => TakeError::Store(error.to_string()),
+        WriteError::Store(error) => TakeError::Store(error),
     })?;
     let found = lock(&found);
     Ok(Taken {

@@ -278,6 +278,96 @@ async fn a_store_that_cannot_be_written_is_tried_again_and_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_everything_is_not_asked_for_all_snapshots_at_once() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut case = Case::new();
+    std::fs::remove_dir(case.folder.path()).unwrap();
+    for name in names {
+        case.create(name);
+    }
+    let attempts = |case: &Case| -> u64 {
+        let all = { names.iter() }.filter_map(|name| case.get(name).unwrap()["status"]["attempts"].as_u64());
+        all.sum()
+    };
+    for _ in 0..20 {
+        case.pass().await;
+        if attempts(&case) == 4 {
+            break;
+        }
+    }
+    case.pass().await;
+    let said = |case: &Case, name: &str| {
+        let snapshot = case.get(name).unwrap();
+        let condition = &snapshot["status"]["conditions"][0];
+        let text = condition["message"].to_string();
+        assert_eq!(condition["reason"], "StoreError", "{snapshot:#}");
+        (snapshot["metadata"]["resourceVersion"].clone(), text)
+    };
+    assert!(said(&case, "d").1.contains("the store does not exist"));
+    let waits = ["e", "f"].map(|name| said(&case, name));
+    for (_, message) in &waits {
+        assert!(message.contains("has refused other snapshots"), "{message}");
+    }
+    // It is said once, and nothing is tried.
+    for _ in 0..10 {
+        case.pass().await;
+    }
+    assert_eq!(attempts(&case), 4);
+    assert_eq!(["e", "f"].map(|name| said(&case, name)), waits);
+    std::fs::create_dir(case.folder.path()).unwrap();
+    for name in names {
+        case.pass_until(name, "Completed").await;
+    }
+}
+
+/// Else a team could hold up the snapshots of all others.
+#[tokio::test(start_paused = true)]
+async fn what_fails_because_of_a_tenant_holds_up_no_other_snapshot() {
+    let mut case = Case::new();
+    case.memory.clear();
+    for name in ["a", "b", "c", "d", "e"] {
+        case.create(name);
+        case.pass_until(name, "Failed").await;
+        let failed = case.get(name).unwrap();
+        assert_eq!(failed["status"]["conditions"][0]["reason"], "TenantNotStarted");
+    }
+    assert_eq!(case.context.pauses.postponed(Instant::now()), None);
+    // Nor does it say that the store works again.
+    for _ in 0..4 {
+        case.context.pauses.note_store(Some(tries::Failure::Silent));
+    }
+    case.create("f");
+    case.pass().await;
+    assert_eq!(
+        case.get("f").unwrap()["status"]["conditions"][0]["reason"],
+        "StoreError"
+    );
+    case.pass_until("f", "Failed").await;
+    assert_eq!(
+        case.get("f").unwrap()["status"]["conditions"][0]["reason"],
+        "TenantNotStarted"
+    );
+    case.context.pauses.note_store(Some(tries::Failure::Silent));
+    assert!(case.context.pauses.postponed(Instant::now()).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_berth_has_completed_gets_its_size_for_people() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    let mut earlier = case.get("a").unwrap();
+    earlier["status"]["bytes"] = 3000.into();
+    earlier["status"].as_object_mut().unwrap().remove("size").unwrap();
+    case.host.insert(&format!("{SNAPSHOTS}/a"), earlier);
+    case.pass().await;
+    let described = case.get("a").unwrap();
+    assert_eq!(described["status"]["size"], "3Ki");
+    case.pass().await;
+    assert_eq!(case.get("a").unwrap(), described);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_schedule_of_the_class_makes_snapshots() {
     let mut case = Case::new();
     case.set_class(&json!({"schedule": {"cron": "0 2 * * *"}}));

@@ -292,13 +292,18 @@ async fn run_with_objects(
     if !have_run(tenant) && !failed.is_none() {
         return None;
     }
-    if is_waking(tenant) && context.runtime.uses_pods() {
+    let memory = &tenant.memory;
+    let have_ended = is_waking(tenant) || memory.has_leases_of_snapshot.load(Ordering::Relaxed);
+    if have_ended && context.runtime.uses_pods() {
         leases::release(tenant, applier.client(), context.clock.now()).await;
     }
     let running = run_components(context, prepared, started).await;
     let running = failed.note(running.map_err(in_step(TenantError::Components)));
+    if running.is_some() {
+        memory.has_leases_of_snapshot.store(false, Ordering::Relaxed);
+    }
     if failed.is_none() {
-        tenant.memory.have_components_run.store(true, Ordering::Relaxed);
+        memory.have_components_run.store(true, Ordering::Relaxed);
     }
     running
 }

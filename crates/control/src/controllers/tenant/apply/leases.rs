@@ -1,7 +1,7 @@
-//! The Leases of components that ended when their tenant fell asleep.
+//! The Leases of components that ended when their tenant fell asleep, or that ran when the snapshot was taken to which it was set back.
 //!
 //! A component that is elected waits for as long as a Lease lasts after it has seen it first, however old it is. Its predecessor could not
-//! give it back, because its API server ended with it. So after each wake no Deployment, Job or CronJob would do anything for 15 seconds.
+//! give it back, because its API server ended with it. So after each wake and each restore no Deployment, Job or CronJob would do anything for 15 seconds.
 
 use super::super::target::Tenant;
 use crate::{

@@ -400,11 +400,18 @@ fn describe(context: &TenantContext, uid: &str) -> String {
     )
 }
 
-/// Keeps the API server of a tenant from the datastore, and ends everything that runs of it. Returns once nothing does.
+/// Keeps the API server of a tenant from the datastore, and ends everything that runs of it. Succeeds once nothing does, and the host starts nothing of it.
 async fn stop(context: &TenantContext, tenant: &Tenant, network: &NetworkLimits) -> Result<(), ReconcileError> {
     // First: one that cannot be ended writes nothing any more, nor does one that is started after all.
     context.datastore.delete_user(&tenant.id).await?;
-    let stopped = stop_components(context, tenant).await;
+    let stopped = match stop_components(context, tenant).await {
+        Ok(()) => context
+            .runtime
+            .check_stopped(&tenant.id)
+            .await
+            .map_err(ReconcileError::from),
+        failed => failed,
+    };
     // Its pods run on, and nobody takes those that end out of its own endpoints any more.
     let closed = own_endpoints::delete_of_pods(&context.client, &tenant.id, network).await;
     if let Err(error) = closed.result {

@@ -278,24 +278,28 @@ async fn reconcile_until_refused(case: &mut Case) {
 async fn a_restore_waits_for_components_that_do_not_end() {
     let mut case = Case::new().await;
     let runtime = ScriptedRuntime::new(&case.fixture.script);
-    let is_stuck = Arc::clone(&runtime.is_stuck);
+    let (is_stuck, is_unscaled) = (Arc::clone(&runtime.is_stuck), Arc::clone(&runtime.is_unscaled));
     case.fixture.context.runtime = Arc::new(runtime);
-    is_stuck.store(true, Ordering::SeqCst);
     let before = case.memory.objects();
     case.request_of("nightly", false);
-    for _ in 0..5 {
-        case.reconcile().await;
+    for (obstacle, text) in [
+        (&is_stuck, "kube-apiserver-1 still runs"),
+        (&is_unscaled, "the host may start kube-apiserver again"),
+    ] {
+        obstacle.store(true, Ordering::SeqCst);
+        for _ in 0..5 {
+            case.reconcile().await;
+        }
+        let restoring = (json!("False"), json!("Restoring"));
+        assert_eq!(case.fixture.reason("DatastoreReady"), restoring);
+        let restored = case.fixture.condition("Restored").unwrap();
+        assert_eq!(restored["reason"], "Stopping");
+        assert!(restored["message"].to_string().contains(text), "{restored}");
+        assert_eq!(case.memory.objects(), before);
+        // The next one is there before this one is gone.
+        is_unscaled.store(true, Ordering::SeqCst);
+        obstacle.store(false, Ordering::SeqCst);
     }
-    let restoring = (json!("False"), json!("Restoring"));
-    assert_eq!(case.fixture.reason("DatastoreReady"), restoring);
-    let restored = case.fixture.condition("Restored").unwrap();
-    assert_eq!(restored["reason"], "Stopping");
-    assert!(
-        restored["message"].to_string().contains("kube-apiserver-1"),
-        "{restored}"
-    );
-    assert_eq!(case.memory.objects(), before);
-    is_stuck.store(false, Ordering::SeqCst);
     case.reconcile_until("Restored").await;
     assert_eq!(case.memory.objects(), old_objects());
 }
