@@ -1,8 +1,10 @@
 //! Counts of a pool's nodes and GPUs.
 
-use super::pool_conditions::{check_health, validate_pool};
+use super::pool_conditions::{check_health, check_risks, validate_pool};
 use crate::controllers::nodes::requested::UnavailableNodes;
-use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate};
+use berth_api::{
+    HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate, labels,
+};
 use berth_node_lifecycle::{
     Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, transitions::MIG_CONFIG,
 };
@@ -44,6 +46,8 @@ pub(super) struct PoolNodes {
     pub(super) unavailable: Vec<UnavailableNode>,
     /// Nodes with more `ResourceSlices` than are read.
     pub(super) with_unknown_devices: Vec<String>,
+    /// Nodes by the risks in their set-up that the pool does not accept.
+    pub(super) risks: BTreeMap<String, BTreeSet<String>>,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
@@ -61,7 +65,7 @@ pub(super) fn observe_pool(
     nodes: &[Arc<Node>],
     slices: &Slices,
     unavailable: &UnavailableNodes,
-) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
+) -> (HostNodePoolStatus, [ConditionUpdate; 3]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
     for node in nodes {
@@ -84,7 +88,7 @@ pub(super) fn observe_pool(
     found.unavailable.sort_by(|a, b| a.name.cmp(&b.name));
     found.unavailable.truncate(MOST_UNAVAILABLE);
     let unavailable_nodes = std::mem::take(&mut found.unavailable);
-    let updates = [validate_pool(pool, &found), check_health(&found)];
+    let updates = [validate_pool(pool, &found), check_health(&found), check_risks(&found)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
@@ -108,6 +112,9 @@ impl PoolNodes {
         let has_unknown_devices = slices.exceed_limits(&name);
         if has_unknown_devices {
             self.with_unknown_devices.push(name.clone());
+        }
+        for risk in list_risks(pool, node) {
+            self.risks.entry(risk.to_owned()).or_default().insert(name.clone());
         }
         let counts = &mut self.counts;
         counts.total += 1;
@@ -188,6 +195,19 @@ fn name_all<'n>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'n Stri
             all.insert(name.clone());
         }
     }
+}
+
+/// The risks in the set-up of a node, as its last validation found them, without those that the pool accepts.
+fn list_risks<'n>(pool: &HostNodePool, node: &'n Node) -> impl Iterator<Item = &'n str> {
+    let accepted: Vec<&str> = { pool.spec.validate.accepted_risks.iter() }
+        .map(|risk| risk.name())
+        .collect();
+    let found = node.annotations().get(labels::NODE_RISKS).map(String::as_str);
+    let found = found.into_iter().flat_map(|risks| risks.split("; "));
+    found.filter(move |risk| {
+        let name = risk.split_once(": ").map_or(*risk, |(name, _)| name);
+        !risk.is_empty() && !accepted.contains(&name)
+    })
 }
 
 /// How a node's GPUs are shared, as NVIDIA's labels and the kinds of its devices say.

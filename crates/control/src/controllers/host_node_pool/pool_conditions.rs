@@ -3,10 +3,11 @@
 use super::observe::PoolNodes;
 use berth_api::{
     HostNodePool,
-    conditions::{ConditionUpdate, HEALTHY, READY},
+    conditions::{ConditionUpdate, HEALTHY, NO_KNOWN_RISKS, READY},
     labels,
 };
 use berth_node_lifecycle::devices::{MOST_BYTES, MOST_SLICES};
+use std::collections::BTreeSet;
 
 /// Whether all nodes can be recycled, and what devices they have is known.
 pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
@@ -41,6 +42,34 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
     };
     let messages: Vec<&str> = problems.iter().map(|(_, message)| message.as_str()).collect();
     ConditionUpdate::mark_false(HEALTHY, reason, messages.join(". "))
+}
+
+/// Whether the last validations of its nodes found no risk in their set-up. Nodes of a pool usually have the same ones.
+pub(super) fn check_risks(found: &PoolNodes) -> ConditionUpdate {
+    const MOST_RISKS: usize = 8;
+    const MOST_NODES: usize = 3;
+    if found.risks.is_empty() {
+        return ConditionUpdate::mark_true(
+            NO_KNOWN_RISKS,
+            "NoRiskFound",
+            "no validation of a node has found a risk",
+        );
+    }
+    let describe = |(risk, nodes): (&String, &BTreeSet<String>)| {
+        let named: Vec<&str> = nodes.iter().take(MOST_NODES).map(String::as_str).collect();
+        let more = match nodes.len().saturating_sub(MOST_NODES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{risk} ({}{more})", named.join(", "))
+    };
+    let described: Vec<String> = found.risks.iter().take(MOST_RISKS).map(describe).collect();
+    let message = format!(
+        "these nodes can be assigned, and let tenants do more than they may: {}; remove the cause, and the next validation of each node does not find it \
+         any more, or accept the risk in spec.validate.acceptedRisks",
+        described.join("; ")
+    );
+    ConditionUpdate::mark_false(NO_KNOWN_RISKS, "RisksFound", message)
 }
 
 /// Whether the nodes of a pool can be assigned together: they exist, belong to no other pool, have one product, and share GPUs as the spec says.

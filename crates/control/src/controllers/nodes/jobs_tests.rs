@@ -37,6 +37,7 @@ fn jobs_are_as_reviewed() {
         assignment: &assignment,
         pool: &pool,
         platform_pods: &platform_pods,
+        images_are_listed: false,
     };
     insta::assert_yaml_snapshot!("scrub", build(JobKind::Scrub, &settings, &on));
     insta::assert_yaml_snapshot!("validate", build(JobKind::Validate, &settings, &on));
@@ -70,6 +71,7 @@ fn folders_of_nvidia_are_named_to_the_steps_that_need_them() {
             assignment: &assignment,
             pool: &pool,
             platform_pods: &[],
+            images_are_listed: false,
         };
         let pod = build(kind, &NodeJobs::default(), &on)
             .spec
@@ -107,10 +109,30 @@ fn images_of_programs_that_are_away_for_the_scrub_are_named_to_the_step_that_rem
         assignment: &assignment,
         pool: &pool,
         platform_pods: &[],
+        images_are_listed: false,
     };
     assert_eq!(
         arguments(ScrubStep::Images, &on),
         ["images", "--keep=q.example/base/", "--keep-image=q.example/plugin:1"]
+    );
+}
+
+#[test]
+fn the_check_knows_which_risks_matter() {
+    let arguments = |validate: &Value, images_are_listed: bool| {
+        let pool = pool(&json!({"nodeSelector": {}, "validate": validate}));
+        risk_arguments(&pool, images_are_listed)
+    };
+    assert!(arguments(&json!({}), false).is_empty());
+    assert_eq!(arguments(&json!({}), true), ["--images-are-listed"]);
+    let strict = json!({"risks": "Quarantine", "acceptedRisks": ["BootstrapCredentials", "ShortNames"]});
+    assert_eq!(
+        arguments(&strict, false),
+        [
+            "--refuse-risks",
+            "--accept-risk=BootstrapCredentials",
+            "--accept-risk=ShortNames"
+        ]
     );
 }
 

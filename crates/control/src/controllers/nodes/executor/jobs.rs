@@ -62,6 +62,40 @@ async fn failure_message(client: &Client, job: &str) -> Option<String> {
         })
 }
 
+/// What the validation of a node has reported of its risks: none if it has reported nothing, as an earlier version of the scrub program; empty if there are
+/// none.
+pub(super) async fn get_reported_risks(
+    client: &Client,
+    node: &str,
+    assignment: &Assignment,
+) -> Result<Option<String>, ReconcileError> {
+    let job = jobs::name(JobKind::Validate, node, assignment);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
+    let pods = pods.list(&params).await.map_err(api("list the pods of a node's Job"))?;
+    let statuses = { pods.items.iter() }
+        .filter_map(|pod| pod.status.as_ref())
+        .flat_map(|status| status.init_container_statuses.iter().flatten());
+    let mut messages = statuses
+        .filter(|status| status.name == jobs::CHECK)
+        .filter_map(|status| status.state.as_ref()?.terminated.as_ref())
+        .filter(|ended| ended.exit_code == 0)
+        .filter_map(|ended| ended.message.as_deref());
+    Ok(messages.find_map(read_risks))
+}
+
+/// The risks in the termination message of a check, separated by `; `. Root on a node writes what it likes: no more than some text is kept.
+fn read_risks(message: &str) -> Option<String> {
+    const MAX_LENGTH: usize = 1_000;
+    if message.trim() == "no risk" {
+        return Some(String::new());
+    }
+    let risks: Vec<&str> = message.lines().filter_map(|line| line.strip_prefix("risk: ")).collect();
+    let printable = |letter: &char| !letter.is_control();
+    let joined: String = risks.join("; ").chars().filter(printable).take(MAX_LENGTH).collect();
+    (!joined.is_empty()).then_some(joined)
+}
+
 /// Starts a Job, unless it exists.
 pub(super) async fn start_job(
     client: &Client,
@@ -88,4 +122,25 @@ pub(super) async fn delete_jobs(client: &Client, node: &str, assignment: &Assign
         optional(deleted).map_err(api("delete a node's Job"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn risks_are_the_lines_that_say_so() {
+        for (message, expected) in [
+            ("no risk\n", Some("")),
+            ("risk: A: a\nrisk: B: b", Some("A: a; B: b")),
+            ("something else\nrisk: A: \u{1b}[1ma", Some("A: [1ma")),
+            ("clean; no NVIDIA GPU on this node", None),
+            ("risk: ", None),
+            ("", None),
+        ] {
+            assert_eq!(read_risks(message).as_deref(), expected, "{message}");
+        }
+        let long = format!("risk: {}", "ä".repeat(5_000));
+        assert_eq!(read_risks(&long).unwrap().chars().count(), 1_000);
+    }
 }

@@ -12,6 +12,7 @@ mod events;
 mod failures;
 mod jobs;
 mod reserve;
+mod risks;
 mod transitions;
 mod write;
 
@@ -79,6 +80,8 @@ struct Pass<'a> {
     rejected_nodes: &'a RejectedNodes,
     job_settings: &'a NodeJobs,
     devices: &'a Devices,
+    /// Whether a class has a list of images.
+    images_are_listed: bool,
     now: Timestamp,
     nodes: BTreeMap<String, Arc<Node>>,
     /// Slugs of tenants by UID; none for a tenant whose workloads are gone.
@@ -107,6 +110,11 @@ impl<'a> Pass<'a> {
             rejected_nodes: &context.rejected_nodes,
             job_settings: &context.node_jobs,
             devices: &stores.devices,
+            images_are_listed: stores
+                .classes
+                .state()
+                .iter()
+                .any(|class| class.spec.sync.pods.images.is_some()),
             now: context.clock.now(),
             nodes: nodes.collect(),
             tenants: tenants.collect(),

@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs};
+use super::{Pass, failures::StepFailures, jobs, risks};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -261,6 +261,7 @@ async fn apply_next_transition(
         assignment,
         pool: &pool,
         platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
+        images_are_listed: pass.images_are_listed,
     };
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
@@ -302,8 +303,11 @@ async fn apply_transition(
             return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
         }
         Transition::Free(why) => {
+            let Some(node) = risks::record_risks(pass, node, on).await? else {
+                return Ok(Applied::of_patch(None));
+            };
             return Ok(Applied::of_patch(
-                pass.free_node(node, Some(on.assignment), &why).await?,
+                pass.free_node(&node, Some(on.assignment), &why).await?,
             ));
         }
         Transition::EvictPods => {

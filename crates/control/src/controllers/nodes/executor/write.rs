@@ -95,7 +95,7 @@ impl Pass<'_> {
     }
 
     /// Applies a merge patch that has a resource version in it.
-    async fn patch_node(
+    pub(super) async fn patch_node(
         &self,
         node: &Node,
         body: &Value,
