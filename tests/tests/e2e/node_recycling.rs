@@ -264,7 +264,7 @@ pub(crate) async fn until_free(host: &TestCluster, node: &str) {
 }
 
 /// Reasons and messages of Events about an object of this name.
-async fn events_about(client: &Client, name: &str) -> Vec<String> {
+pub(crate) async fn events_about(client: &Client, name: &str) -> Vec<String> {
     let events: Api<Event> = Api::all(client.clone());
     let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
     let text = |event: Event| {
