@@ -48,6 +48,8 @@ pub(super) struct PoolNodes {
     pub(super) with_unknown_devices: Vec<String>,
     /// Nodes by the risks in their set-up that the pool does not accept.
     pub(super) risks: BTreeMap<String, BTreeSet<String>>,
+    /// How many nodes were never looked at for risks.
+    pub(super) never_validated: u32,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
@@ -116,6 +118,7 @@ impl PoolNodes {
         for risk in list_risks(pool, node) {
             self.risks.entry(risk.to_owned()).or_default().insert(name.clone());
         }
+        self.never_validated += u32::from(!node.annotations().contains_key(labels::NODE_RISKS));
         let counts = &mut self.counts;
         counts.total += 1;
         let gpus = allocatable_gpus(pool, node);
@@ -206,7 +209,7 @@ fn list_risks<'n>(pool: &HostNodePool, node: &'n Node) -> impl Iterator<Item = &
     let found = found.into_iter().flat_map(|risks| risks.split("; "));
     found.filter(move |risk| {
         let name = risk.split_once(": ").map_or(*risk, |(name, _)| name);
-        !risk.is_empty() && !accepted.contains(&name)
+        *risk != labels::NODE_RISKS_NONE && !accepted.contains(&name)
     })
 }
 

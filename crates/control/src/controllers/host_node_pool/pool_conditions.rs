@@ -48,12 +48,17 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
 pub(super) fn check_risks(found: &PoolNodes) -> ConditionUpdate {
     const MOST_RISKS: usize = 8;
     const MOST_NODES: usize = 3;
-    if found.risks.is_empty() {
-        return ConditionUpdate::mark_true(
-            NO_KNOWN_RISKS,
-            "NoRiskFound",
-            "no validation of a node has found a risk",
+    let (total, never) = (found.counts.total, found.never_validated);
+    if found.risks.is_empty() && never == total {
+        let message = format!(
+            "no node was validated yet, which is done after each tenant; to validate a free node, run: kubectl annotate node NAME {}=Scrubbing",
+            labels::NODE_STATE
         );
+        return ConditionUpdate::mark_unknown(NO_KNOWN_RISKS, "NeverValidated", message);
+    }
+    if found.risks.is_empty() {
+        let message = format!("no validation has found a risk; {never} of {total} nodes were not validated yet");
+        return ConditionUpdate::mark_true(NO_KNOWN_RISKS, "NoRiskFound", message);
     }
     let describe = |(risk, nodes): (&String, &BTreeSet<String>)| {
         let named: Vec<&str> = nodes.iter().take(MOST_NODES).map(String::as_str).collect();

@@ -81,7 +81,8 @@ fn nodes_and_gpus_are_counted() {
         update,
         ConditionUpdate::mark_true(READY, "Ready", "1 of 2 nodes are free")
     );
-    assert!(health.is_true() && risks.is_true());
+    assert!(health.is_true());
+    assert_eq!((risks.status, risks.reason), (None, "NeverValidated"));
     assert_eq!(
         (status.free_gpus, status.sharing.as_deref()),
         (Some(8), Some("Exclusive"))
@@ -291,7 +292,7 @@ fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
     let (criu, key) = ("CheckpointRestore: criu is there", "AdminCredentials: ca.key");
     let mut nodes: Vec<_> = ["n1", "n2", "n3", "n4"].map(|name| at_risk(name, criu)).to_vec();
     nodes.push(at_risk("n5", &format!("{criu}; {key}")));
-    nodes.push(node("n6", "H100", None));
+    nodes.extend([at_risk("n6", "none"), node("n7", "H100", None)]);
     let check = |pool: &HostNodePool| {
         let (status, [_, health, risks]) = observe_pool(
             pool,
@@ -300,7 +301,7 @@ fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
             &Slices::default(),
             &nothing_unavailable(),
         );
-        assert_eq!(status.nodes.unwrap().free, 6, "they can be assigned");
+        assert_eq!(status.nodes.unwrap().free, 7, "they can be assigned");
         assert!(health.is_true());
         risks
     };
@@ -325,6 +326,11 @@ fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
         .push(berth_api::NodeRisk::AdminCredentials);
     let risks = check(&h100);
     assert_eq!((risks.is_true(), risks.reason), (true, "NoRiskFound"));
+    assert!(
+        risks.message.ends_with("1 of 7 nodes were not validated yet"),
+        "{}",
+        risks.message
+    );
 }
 
 #[test]

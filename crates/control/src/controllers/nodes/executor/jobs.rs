@@ -5,7 +5,7 @@ use crate::{
     controllers::nodes::jobs::{self, NodeJobs, OnNode},
     error::{ReconcileError, api},
 };
-use berth_api::system;
+use berth_api::{labels, system};
 use berth_node_lifecycle::{
     Assignment,
     transitions::{JobKind, JobState},
@@ -62,8 +62,8 @@ async fn failure_message(client: &Client, job: &str) -> Option<String> {
         })
 }
 
-/// What the validation of a node has reported of its risks: none if it has reported nothing, as an earlier version of the scrub program; empty if there are
-/// none.
+/// What the validation of a node has reported of its risks: none if it has reported nothing, as an earlier version of the scrub program;
+/// [`labels::NODE_RISKS_NONE`] if there are none.
 pub(super) async fn get_reported_risks(
     client: &Client,
     node: &str,
@@ -88,7 +88,7 @@ pub(super) async fn get_reported_risks(
 fn read_risks(message: &str) -> Option<String> {
     const MAX_LENGTH: usize = 1_000;
     if message.trim() == "no risk" {
-        return Some(String::new());
+        return Some(labels::NODE_RISKS_NONE.to_owned());
     }
     let risks: Vec<&str> = message.lines().filter_map(|line| line.strip_prefix("risk: ")).collect();
     let printable = |letter: &char| !letter.is_control();
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn risks_are_the_lines_that_say_so() {
         for (message, expected) in [
-            ("no risk\n", Some("")),
+            ("no risk\n", Some(labels::NODE_RISKS_NONE)),
             ("risk: A: a\nrisk: B: b", Some("A: a; B: b")),
             ("something else\nrisk: A: \u{1b}[1ma", Some("A: [1ma")),
             ("clean; no NVIDIA GPU on this node", None),

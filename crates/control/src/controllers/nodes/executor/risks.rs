@@ -24,17 +24,16 @@ pub(super) async fn record_risks<'n>(
         return Ok(Some(Cow::Borrowed(node)));
     };
     let known = node.annotations().get(labels::NODE_RISKS).map(String::as_str);
-    if known.unwrap_or_default() == risks {
+    if known == Some(risks.as_str()) {
         return Ok(Some(Cow::Borrowed(node)));
     }
-    let value = (!risks.is_empty()).then_some(&risks);
     let body = json!({"metadata": {
-        "resourceVersion": node.resource_version(), "annotations": {labels::NODE_RISKS: value},
+        "resourceVersion": node.resource_version(), "annotations": {labels::NODE_RISKS: risks},
     }});
     let Some(patched) = pass.patch_node(node, &body, "RecordRisks").await? else {
         return Ok(None);
     };
-    if !risks.is_empty() {
+    if risks != labels::NODE_RISKS_NONE {
         events::publish_risks(pass, node, &risks).await;
     }
     Ok(Some(Cow::Owned(patched)))

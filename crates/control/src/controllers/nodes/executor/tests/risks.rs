@@ -83,7 +83,7 @@ async fn risks_stay_on_a_node_until_they_are_gone() {
             .count()
     };
     recycle(&fixture, Some("no risk")).await;
-    assert_eq!((risks(&fixture), events()), (Value::Null, 0));
+    assert_eq!((risks(&fixture), events()), (Value::from("none"), 0));
     let reported = format!("risk: {RISK}\nrisk: AdminCredentials: ca.key");
     recycle(&fixture, Some(&reported)).await;
     let both = format!("{RISK}; AdminCredentials: ca.key");
@@ -98,7 +98,7 @@ async fn risks_stay_on_a_node_until_they_are_gone() {
     recycle(&fixture, None).await;
     assert_eq!(risks(&fixture), both);
     recycle(&fixture, Some("no risk")).await;
-    assert_eq!((risks(&fixture), events()), (Value::Null, 1));
+    assert_eq!((risks(&fixture), events()), (Value::from("none"), 1));
 }
 
 #[tokio::test]
