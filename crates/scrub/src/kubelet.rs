@@ -55,9 +55,19 @@ fn kubelets(node: &Node) -> Result<Vec<Daemon>, Unclean> {
 
 /// The kubeconfigs by which the kubelet asks for its first certificate, as its flags name them, and where these files are.
 pub(crate) fn bootstrap_kubeconfigs(node: &Node) -> Result<Vec<(String, PathBuf)>, Unclean> {
+    files_of_flag(node, "bootstrap-kubeconfig")
+}
+
+/// The files, or folders of files, that list the programs which the kubelet asks for credentials of registries.
+pub(crate) fn credential_providers(node: &Node) -> Result<Vec<(String, PathBuf)>, Unclean> {
+    files_of_flag(node, "image-credential-provider-config")
+}
+
+/// The files that a flag of the kubelet names, by their paths on the node, and where they are.
+fn files_of_flag(node: &Node, flag: &str) -> Result<Vec<(String, PathBuf)>, Unclean> {
     let kubelets = kubelets(node)?;
-    let flags = { kubelets.iter() }.filter_map(|kubelet| Some((kubelet, kubelet.flag("bootstrap-kubeconfig")?)));
-    Ok(flags
+    let named = { kubelets.iter() }.filter_map(|kubelet| Some((kubelet, kubelet.flag(flag)?)));
+    Ok(named
         .filter(|(_, path)| !path.is_empty())
         .map(|(kubelet, path)| (path.to_owned(), kubelet.path(path)))
         .collect())

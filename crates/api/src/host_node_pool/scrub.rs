@@ -126,7 +126,7 @@ pub struct ValidateSpec {
     pub risks: RiskPolicy,
     /// Risks that Berth neither reports nor refuses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4))]
+    #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub accepted_risks: Vec<NodeRisk>,
     /// Checks of the platform, run after Berth's own: nothing is left of the tenant, all GPUs are present and healthy.
@@ -156,6 +156,8 @@ pub enum NodeRisk {
     AdminCredentials,
     /// CRI-O completes names of images without a registry by others than Docker Hub. Only if a TenantClass lists images.
     ShortNames,
+    /// The node has credentials for registries, which the pods of every tenant can use. Only if a TenantClass lets tenants run every image.
+    RegistryCredentials,
 }
 
 impl NodeRisk {
@@ -166,6 +168,7 @@ impl NodeRisk {
             Self::BootstrapCredentials => "BootstrapCredentials",
             Self::AdminCredentials => "AdminCredentials",
             Self::ShortNames => "ShortNames",
+            Self::RegistryCredentials => "RegistryCredentials",
         }
     }
 }

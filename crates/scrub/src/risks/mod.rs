@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod credentials;
+mod registries;
 mod runtime_files;
 mod short_names;
 mod toml;
@@ -24,6 +25,8 @@ const REFUSE: &str = "--refuse-risks";
 const ACCEPT: &str = "--accept-risk=";
 /// The argument that says that a class has a list of images.
 const IMAGES_ARE_LISTED: &str = "--images-are-listed";
+/// The argument that says that a class lets tenants run every image.
+const ALL_IMAGES: &str = "--all-images-are-allowed";
 /// How many bytes of a file are read: what is longer is no configuration, and no data of cloud-init.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -37,6 +40,8 @@ const CHECKS: [Check; 3] = [
 ];
 /// Matters only where a class has a list of images.
 const SHORT_NAMES: Check = ("ShortNames", short_names::find);
+/// Matters only where a class lets tenants run every image.
+const REGISTRIES: Check = ("RegistryCredentials", registries::find);
 
 /// Looks for risks and reports those that the pool does not accept. Returns a message about them; none if there are none.
 ///
@@ -58,12 +63,15 @@ pub(crate) fn report(node: &Node, arguments: &[String]) -> Result<Option<String>
 
 /// All risks that the pool does not accept, each with its name. What cannot be checked counts: nothing is known of it.
 fn find(node: &Node, arguments: &[String]) -> Vec<String> {
-    let images_are_listed = arguments.iter().any(|argument| argument == IMAGES_ARE_LISTED);
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let is_accepted = |name: &str| {
         let mut accepted = arguments.iter().filter_map(|argument| argument.strip_prefix(ACCEPT));
         accepted.any(|accepted| accepted == name)
     };
-    let checks = CHECKS.into_iter().chain(images_are_listed.then_some(SHORT_NAMES));
+    let checks = CHECKS
+        .into_iter()
+        .chain(has(IMAGES_ARE_LISTED).then_some(SHORT_NAMES))
+        .chain(has(ALL_IMAGES).then_some(REGISTRIES));
     checks
         .filter(|(name, _)| !is_accepted(name))
         .filter_map(|(name, check)| match check(node) {

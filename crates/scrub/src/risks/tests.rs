@@ -87,6 +87,17 @@ fn short_names_matter_only_where_images_are_listed() {
 }
 
 #[test]
+fn credentials_for_registries_matter_only_where_every_image_is_allowed() {
+    let (_folder, node) = node_at_risk();
+    fs::remove_file(node.path("/usr/sbin/criu")).unwrap();
+    let config = "{\"auths\": {\"q.example\": {\"auth\": \"c2VjcmV0\"}}}";
+    write(&node, "/var/lib/kubelet/config.json", config);
+    assert_eq!(report(&node, &arguments(&[IMAGES_ARE_LISTED])).unwrap(), None);
+    let message = report(&node, &arguments(&[ALL_IMAGES])).unwrap().unwrap();
+    assert!(message.starts_with("risks: RegistryCredentials: "), "{message}");
+}
+
+#[test]
 fn what_cannot_be_checked_is_a_risk() {
     let (_folder, node) = node_at_risk();
     fs::remove_file(node.path("/usr/sbin/criu")).unwrap();

@@ -45,8 +45,31 @@ pub struct OnNode<'a> {
     pub pool: &'a HostNodePoolSpec,
     /// UIDs of the platform's pods on the node.
     pub platform_pods: &'a [String],
-    /// Whether a class has a list of images.
-    pub images_are_listed: bool,
+    /// What classes say of images.
+    pub images: ImageRules,
+}
+
+/// What the classes of the host say of images, as far as it matters for risks of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageRules {
+    /// A class has a list of images.
+    pub some_are_listed: bool,
+    /// A class lets tenants run every image.
+    pub all_are_allowed: bool,
+}
+
+impl ImageRules {
+    /// The rules of these classes, by their lists; none: every image.
+    pub fn of<'l>(lists: impl IntoIterator<Item = Option<&'l [String]>>) -> Self {
+        let mut rules = Self::default();
+        for list in lists {
+            match list {
+                Some(list) if !list.iter().any(|entry| entry == "*") => rules.some_are_listed = true,
+                _ => rules.all_are_allowed = true,
+            }
+        }
+        rules
+    }
 }
 
 /// Name of a Job. It follows from the recycling, so that control finds it after a restart.
@@ -65,7 +88,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         assignment,
         pool,
         platform_pods,
-        images_are_listed,
+        images,
     } = on;
     let image = pool.scrub.image.as_ref().unwrap_or(&settings.image);
     let env = json!([
@@ -106,7 +129,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
                 vec![CHECK.to_owned()],
                 mps_arguments(pool),
                 driver_arguments(pool),
-                risk_arguments(pool, *images_are_listed),
+                risk_arguments(pool, *images),
             ];
             let check = own(CHECK, &check.concat());
             let steps = std::iter::once(check)
@@ -184,12 +207,16 @@ fn driver_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
 }
 
 /// The arguments that say which risks of a node matter, and whether it goes to no tenant if it has one.
-fn risk_arguments(pool: &HostNodePoolSpec, images_are_listed: bool) -> Vec<String> {
+fn risk_arguments(pool: &HostNodePoolSpec, images: ImageRules) -> Vec<String> {
     let refuses = pool.validate.risks == RiskPolicy::Quarantine;
+    let flags = [
+        ("--refuse-risks", refuses),
+        ("--images-are-listed", images.some_are_listed),
+        ("--all-images-are-allowed", images.all_are_allowed),
+    ];
+    let flags = { flags.into_iter() }.filter_map(|(flag, is_set)| is_set.then(|| flag.to_owned()));
     let accepted = { pool.validate.accepted_risks.iter() }.map(|risk| format!("--accept-risk={}", risk.name()));
-    let refuse = refuses.then(|| "--refuse-risks".to_owned());
-    let listed = images_are_listed.then(|| "--images-are-listed".to_owned());
-    refuse.into_iter().chain(listed).chain(accepted).collect()
+    flags.chain(accepted).collect()
 }
 
 fn container(name: &str, image: &str, env: &Value) -> Value {

@@ -261,7 +261,7 @@ async fn apply_next_transition(
         assignment,
         pool: &pool,
         platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
-        images_are_listed: pass.images_are_listed,
+        images: pass.images,
     };
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }

@@ -118,7 +118,7 @@ impl Fixture {
             rejected_nodes: &self.rejected,
             job_settings: &NodeJobs::default(),
             devices: &self.devices,
-            images_are_listed: false,
+            images: ImageRules::default(),
             now: Timestamp::from_second(now).unwrap(),
             nodes,
             tenants: [(TENANT.to_owned(), Some(SLUG.to_owned()))].into(),
