@@ -70,8 +70,8 @@ pub(super) fn check_risks(found: &PoolNodes) -> ConditionUpdate {
     };
     let described: Vec<String> = found.risks.iter().take(MOST_RISKS).map(describe).collect();
     let message = format!(
-        "these nodes can be assigned, and let tenants do more than they may: {}; remove the cause, and the next validation of each node does not find it \
-         any more, or accept the risk in spec.validate.acceptedRisks",
+        "the last validation of these nodes found what lets tenants, or root on the node, do more than they may: {}; remove the cause, which the next \
+         validation of each node confirms, or accept the risk in spec.validate.acceptedRisks",
         described.join("; ")
     );
     ConditionUpdate::mark_false(NO_KNOWN_RISKS, "RisksFound", message)
