@@ -2,7 +2,7 @@
 
 use crate::{
     Unclean,
-    files::{entries, name, text},
+    files::{entries, name, resolve, text},
     node::Node,
 };
 use std::path::{Path, PathBuf};
@@ -59,9 +59,10 @@ impl Daemon {
 
     /// A path as the process sees it.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
-        match path.strip_prefix('/') {
-            Some(path) => self.folder.join("root").join(path),
-            None => self.folder.join("cwd").join(path),
+        if path.starts_with('/') {
+            resolve(&self.folder.join("root"), path)
+        } else {
+            self.folder.join("cwd").join(path)
         }
     }
 

@@ -49,33 +49,38 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Unclean> {
     }
 }
 
-/// Where a path of the node leads, with the links on the way followed as the node follows them: below its root.
-pub(crate) fn resolve(node: &Node, path: &str) -> PathBuf {
+/// Where a path leads below a root other than that of this program, with the links on the way followed as programs with this root follow them.
+pub(crate) fn resolve(root: &Path, path: &str) -> PathBuf {
     /// As many as the kernel follows.
     const MOST_LINKS: usize = 40;
     let mut ahead: Vec<OsString> = Path::new(path).iter().rev().map(OsString::from).collect();
-    let (mut inside, mut links) = (PathBuf::from("/"), 0);
+    let (mut place, mut depth, mut links) = (root.to_owned(), 0_usize, 0);
     while let Some(part) = ahead.pop() {
         match Path::new(&part).components().next() {
-            Some(Component::RootDir) => inside = PathBuf::from("/"),
-            Some(Component::ParentDir) => {
-                inside.pop();
+            Some(Component::RootDir) => {
+                place = root.to_owned();
+                depth = 0;
+            }
+            Some(Component::ParentDir) if depth > 0 => {
+                place.pop();
+                depth -= 1;
             }
             Some(Component::Normal(_)) => {
-                inside.push(&part);
-                let target = fs::read_link(node.path(&inside.to_string_lossy()));
-                if let Ok(target) = target
+                place.push(&part);
+                depth += 1;
+                if let Ok(target) = fs::read_link(&place)
                     && links < MOST_LINKS
                 {
                     links += 1;
-                    inside.pop();
+                    place.pop();
+                    depth -= 1;
                     ahead.extend(target.iter().rev().map(OsString::from));
                 }
             }
-            Some(Component::CurDir | Component::Prefix(_)) | None => {}
+            _ => {}
         }
     }
-    node.path(&inside.to_string_lossy())
+    place
 }
 
 /// The last part of a path.
@@ -147,7 +152,6 @@ mod tests {
     fn links_are_followed_below_the_root_of_the_node() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let node = Node::new(root, []);
         fs::create_dir_all(root.join("usr/sbin")).unwrap();
         symlink("/usr/sbin", root.join("sbin")).unwrap();
         symlink("sbin", root.join("bin")).unwrap();
@@ -162,7 +166,7 @@ mod tests {
             ("/nowhere/tool", "nowhere/tool"),
             ("/endless", "endless"),
         ] {
-            assert_eq!(resolve(&node, path), root.join(expected), "{path}");
+            assert_eq!(resolve(root, path), root.join(expected), "{path}");
         }
     }
 }

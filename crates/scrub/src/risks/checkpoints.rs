@@ -1,6 +1,6 @@
 //! Container runtimes that restore containers from images. An image that is marked as the checkpoint of a container names another image, whose files the
-//! restored container has, and its processes are as they were: neither the list of images of a class nor the security context of the pod holds for it
-//! (CVE-2026-95837 of containerd, CVE-2026-92574 of CRI-O). A runtime needs the program `criu` for that.
+//! restored container has, and its processes are as they were: neither the list of images of a class nor the security context of the pod holds for it.
+//! A runtime needs the program `criu` for that.
 
 use super::{
     runtime_files::{Runtime, last},
@@ -51,7 +51,7 @@ fn find_criu(node: &Node, daemons: &[Daemon]) -> Option<String> {
         .into_iter()
         .chain(of_daemons.filter(|folder| folder.starts_with('/')))
         // The last part may be a link to a path that exists only on the node.
-        .find(|folder| resolve(node, folder).join(CRIU).symlink_metadata().is_ok())
+        .find(|folder| resolve(node.root(), folder).join(CRIU).symlink_metadata().is_ok())
         .map(|folder| format!("{}/{CRIU}", folder.trim_end_matches('/')))
 }
 
@@ -96,11 +96,8 @@ fn containerd_restores(version: Option<Version>, settings: &[Setting]) -> bool {
     if !has_settings {
         return true;
     }
-    let has = |option: &str, value: &str| {
-        let mut settings = settings.iter();
-        settings.any(|setting| setting.is(option) && setting.value() == value)
-    };
-    has("enable_experimental_restore_via_create", "true") && !has("enable_criu", "false")
+    let mut of_restore = { settings.iter() }.filter(|setting| setting.is("enable_experimental_restore_via_create"));
+    of_restore.any(|setting| setting.value() == "true") && last(settings, "enable_criu") != Some("false")
 }
 
 /// CRI-O restores by default since 1.30, and only makes checkpoints by default since 1.34.14, 1.35.9 and 1.36.6. Earlier versions do not know
@@ -148,7 +145,7 @@ mod tests {
             ("2.3.3", "enable_criu = false", true),
             ("2.2.7", "", false),
             ("2.2.7", on, true),
-            ("2.2.7", &both, false),
+            ("2.2.7", both.as_str(), false),
             ("2.3.0", "", true),
             ("2.3.4", "", false),
             ("2.3.4", "enable_criu = true", false),
@@ -277,6 +274,7 @@ mod tests {
             "/etc/containerd/conf.d/50-restore.toml",
             "/etc/containerd/more.toml",
             "/opt/imports/a.toml",
+            "/opt/imports/b.toml",
         ] {
             write(
                 "/etc/containerd/config.toml",
@@ -290,5 +288,14 @@ mod tests {
         write("/proc/7/cmdline", "containerd\0-c\0/srv/config.toml\0");
         write("/proc/7/root/srv/config.toml", enabled);
         assert!(on(&node), "the file that it was started with");
+        write("/proc/7/root/srv/config.toml", "imports = ['beside.toml']\n");
+        assert!(!on(&node));
+        write("/srv/beside.toml", enabled);
+        assert!(on(&node), "a file beside it");
+        fs::remove_file(node.path("/srv/beside.toml")).unwrap();
+        write("/proc/8/cmdline", "containerd\0");
+        assert!(!on(&node));
+        write("/proc/8/root/etc/containerd/config.toml", enabled);
+        assert!(on(&node), "the usual file of a second one");
     }
 }

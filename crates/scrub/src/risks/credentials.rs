@@ -1,13 +1,8 @@
 //! Credentials that are left on the node, and with which root on the node can do more than the node's own kubelet: those with which a node joins the
 //! cluster, and those of administrators and control planes. Messages name files and IDs of tokens, which are no secrets, and nothing that is one.
 
-use super::{read, read_at, some_of};
-use crate::{
-    Unclean,
-    files::{entries, name, resolve},
-    kubelet,
-    node::Node,
-};
+use super::{names_in, read, read_at, some_of};
+use crate::{Unclean, files::resolve, kubelet, node::Node};
 use serde_json::Value;
 use std::path::Path;
 
@@ -37,6 +32,8 @@ const INSTANCES: [&str; 2] = ["/var/lib/cloud/instances", "/var/lib/cloud/seed"]
 const SCRIPTS: &str = "scripts";
 /// Further folders and files with such data: of kubeadm, as Cluster API starts it, and of cloud-init.
 const STARTED_WITH: [&str; 2] = ["/run/kubeadm", "/run/cloud-init"];
+/// How many files with such data are read.
+const MOST_FILES: usize = 500;
 /// Where the kubelet has its own keys, which are not left by anybody.
 const KEYS_OF_KUBELET: &str = "/var/lib/kubelet/pki/";
 
@@ -51,15 +48,9 @@ pub(super) fn find_of_bootstrap(node: &Node) -> Result<Option<String>, Unclean> 
             found.extend(in_kubeconfig(&path, read_at(&file)?.as_deref()));
         }
     }
-    for folder in INSTANCES {
-        for instance in names_in(node, folder)? {
-            let instance = format!("{folder}/{instance}");
-            in_files_of(node, &instance, &mut found)?;
-            in_files_of(node, &format!("{instance}/{SCRIPTS}"), &mut found)?;
-        }
-    }
-    for folder in STARTED_WITH {
-        in_files_of(node, folder, &mut found)?;
+    for path in started_with(node)? {
+        let text = read(node, &path)?.unwrap_or_default();
+        found.extend(find_token(&text).map(|id| format!("{path} (bootstrap token {id})")));
     }
     Ok((!found.is_empty()).then(|| {
         let found = some_of(&found);
@@ -73,7 +64,7 @@ pub(super) fn find_of_admins(node: &Node) -> Result<Option<String>, Unclean> {
     for path in OF_ADMINS {
         found.extend(in_kubeconfig(path, read(node, path)?.as_deref()));
     }
-    let keys = KEYS.into_iter().filter(|path| resolve(node, path).is_file());
+    let keys = KEYS.into_iter().filter(|path| resolve(node.root(), path).is_file());
     found.extend(keys.map(|path| format!("{path} (key of the control plane)")));
     Ok((!found.is_empty()).then(|| {
         let found = some_of(&found);
@@ -81,23 +72,26 @@ pub(super) fn find_of_admins(node: &Node) -> Result<Option<String>, Unclean> {
     }))
 }
 
-/// The names in a folder of the node.
-fn names_in(node: &Node, folder: &str) -> Result<Vec<String>, Unclean> {
-    let folder = resolve(node, folder);
-    if !folder.is_dir() {
-        return Ok(Vec::new());
+/// The files with the data that the machine was started with.
+fn started_with(node: &Node) -> Result<Vec<String>, Unclean> {
+    let mut folders = Vec::new();
+    for folder in INSTANCES {
+        for instance in names_in(node, folder)? {
+            let instance = format!("{folder}/{instance}");
+            folders.extend([format!("{instance}/{SCRIPTS}"), instance]);
+        }
     }
-    Ok(entries(&folder)?.iter().map(|path| name(path)).collect())
-}
-
-/// Adds the files of a folder that have a bootstrap token.
-fn in_files_of(node: &Node, folder: &str, found: &mut Vec<String>) -> Result<(), Unclean> {
-    for file in names_in(node, folder)? {
-        let path = format!("{folder}/{file}");
-        let text = read(node, &path)?.unwrap_or_default();
-        found.extend(find_token(&text).map(|id| format!("{path} (bootstrap token {id})")));
+    folders.extend(STARTED_WITH.map(str::to_owned));
+    let mut files = Vec::new();
+    for folder in folders {
+        let names = names_in(node, &folder)?;
+        files.extend(names.iter().map(|name| format!("{folder}/{name}")));
+        if files.len() > MOST_FILES {
+            let folders = [INSTANCES, STARTED_WITH].concat().join(", ");
+            return Err(Unclean::Left(format!("more than {MOST_FILES} files in {folders}")));
+        }
     }
-    Ok(())
+    Ok(files)
 }
 
 /// What a kubeconfig has that is a credential, if it is none of the kubelet's own. Programs that get credentials are none: what they need is not in the file.
@@ -137,13 +131,16 @@ fn find_token(text: &str) -> Option<&str> {
     text.lines().find_map(|line| token_in(line, names_token(line)))
 }
 
-/// The ID of the first bootstrap token in a line: six characters, in front of a dot and sixteen others. `with_letters_alone`: also if it has no digit.
+/// The ID of the first bootstrap token in a line: a word of six small letters and digits, in front of a dot and sixteen others. `with_letters_alone`: also
+/// if it has no digit.
 fn token_in(line: &str, with_letters_alone: bool) -> Option<&str> {
-    let is_of_token = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '.';
+    let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
+    let is_of_token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_part = |part: &str, length: usize| part.len() == length && part.bytes().all(is_of_token);
     let has_digit = |secret: &str| secret.bytes().any(|byte| byte.is_ascii_digit());
-    line.split(|letter: char| !is_of_token(letter))
+    line.split(|letter: char| !is_of_word(letter))
         .filter_map(|word| word.trim_matches('.').split_once('.'))
-        .filter(|(id, secret)| id.len() == 6 && secret.len() == 16 && !secret.contains('.'))
+        .filter(|(id, secret)| is_part(id, 6) && is_part(secret, 16))
         .find(|(_, secret)| with_letters_alone || has_digit(secret))
         .map(|(id, _)| id)
 }
@@ -242,6 +239,17 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_with_too_many_files_is_not_read() {
+        let (_folder, node) = node();
+        for number in 0..=MOST_FILES {
+            let (instance, file) = (number % 5, number / 5);
+            write(&node, &format!("{}/{instance}/{file}", INSTANCES[0]), "");
+        }
+        let error = find_of_bootstrap(&node).unwrap_err().to_string();
+        assert!(error.starts_with("more than 500 files in /var/lib/cloud/"), "{error}");
+    }
+
+    #[test]
     fn the_file_that_the_kubelets_flag_names_is_read() {
         let (_folder, node) = node();
         write(
@@ -296,6 +304,7 @@ mod tests {
             ("token: abcdef.0123456789abcdefg", None),
             ("token: abcdef.0123456789.abcde", None),
             ("token: ABCDEF.0123456789ABCDEF", None),
+            ("token: eyJabcdef.0123456789abcdefQ", None),
             ("", None),
         ] {
             assert_eq!(find_token(text), id, "{text}");

@@ -8,9 +8,13 @@ mod runtime_files;
 mod short_names;
 mod toml;
 
-use crate::{Unclean, files::resolve, node::Node};
+use crate::{
+    Unclean,
+    files::{at, resolve},
+    node::Node,
+};
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
     path::Path,
 };
@@ -29,6 +33,11 @@ const IMAGES_ARE_LISTED: &str = "--images-are-listed";
 const ALL_IMAGES: &str = "--all-images-are-allowed";
 /// How many bytes of a file are read: what is longer is no configuration, and no data of cloud-init.
 const MOST_BYTES: u64 = 1 << 20;
+/// How many entries of a folder are read: folders of configuration have a few.
+const MOST_ENTRIES: usize = 200;
+/// How many bytes of text a report has. Control keeps as many characters, and the kubelet 12 KiB of the messages of all containers of a pod, which are ten
+/// at most: what is longer would be cut without a sign, at its beginning.
+const MOST_OF_REPORT: usize = 1_000;
 
 /// One check: the name of its risk, and what it finds.
 type Check = (&'static str, fn(&Node) -> Result<Option<String>, Unclean>);
@@ -48,7 +57,7 @@ const REGISTRIES: Check = ("RegistryCredentials", registries::find);
 /// # Errors
 /// There is a risk, and the pool refuses nodes with risks; or the report cannot be written.
 pub(crate) fn report(node: &Node, arguments: &[String]) -> Result<Option<String>, Unclean> {
-    let found = find(node, arguments);
+    let found = shorten(&find(node, arguments));
     if !found.is_empty() && arguments.iter().any(|argument| argument == REFUSE) {
         return Err(Unclean::Left(found.join("; ")));
     }
@@ -82,9 +91,24 @@ fn find(node: &Node, arguments: &[String]) -> Vec<String> {
         .collect()
 }
 
+/// The same texts, each with an equal share of what a report has. None has more lines than one, or what separates risks.
+fn shorten(found: &[String]) -> Vec<String> {
+    const CUT: &str = "…";
+    let most = MOST_OF_REPORT / found.len().max(1) - RISK.len();
+    let shortened = |risk: &String| {
+        let text = risk.replace(|letter: char| letter.is_control() || letter == ';', " ");
+        if text.len() <= most {
+            return text;
+        }
+        let end = text.floor_char_boundary(most - CUT.len());
+        format!("{}{CUT}", &text[..end])
+    };
+    found.iter().map(shortened).collect()
+}
+
 /// The text of a file of the node, with links as the node follows them; nothing if there is no such file.
 fn read(node: &Node, path: &str) -> Result<Option<String>, Unclean> {
-    read_at(&resolve(node, path))
+    read_at(&resolve(node.root(), path))
 }
 
 /// The text of a file; nothing if there is no such file. What is no file is not opened: a pipe would never end.
@@ -99,8 +123,34 @@ fn read_at(path: &Path) -> Result<Option<String>, Unclean> {
     };
     read().or_else(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
-        _ => Err(crate::files::at(path)(error)),
+        _ => Err(at(path)(error)),
     })
+}
+
+/// The names in a folder of the node, in order; none if there is no such folder.
+fn names_in(node: &Node, folder: &str) -> Result<Vec<String>, Unclean> {
+    names_at(&resolve(node.root(), folder))
+}
+
+/// The names in a folder, in order; none if it is no folder.
+///
+/// # Errors
+/// It cannot be read, or has more entries than a folder of configuration.
+fn names_at(folder: &Path) -> Result<Vec<String>, Unclean> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(at(folder))?.take(MOST_ENTRIES + 1) {
+        let entry = entry.map_err(at(folder))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    if names.len() > MOST_ENTRIES {
+        let folder = folder.display();
+        return Err(Unclean::Left(format!("{folder} has more than {MOST_ENTRIES} entries")));
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// The first entries of a list, and how many there are besides.

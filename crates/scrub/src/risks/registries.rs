@@ -2,17 +2,12 @@
 //! reads, each image that they open, unless its class lists images. Messages name files, registries and programs, and no secrets.
 
 use super::{
-    read, read_at,
+    names_at, read, read_at,
     runtime_files::{Runtime, last},
     some_of,
     toml::Setting,
 };
-use crate::{
-    Unclean,
-    files::{entries, name},
-    kubelet,
-    node::Node,
-};
+use crate::{Unclean, kubelet, node::Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -38,23 +33,17 @@ const SECRETS: [&str; 6] = [
 
 /// The credentials for registries that pods of every tenant can use; none if there are none.
 pub(super) fn find(node: &Node) -> Result<Option<String>, Unclean> {
+    let runtime = Runtime::of(node);
+    let settings = runtime.settings(node, &runtime.daemons(node)?)?;
+    let of_cri_o = last(&settings, "global_auth_file").filter(|path| !FILES.contains(path));
     let mut found = Vec::new();
-    for path in FILES {
+    for path in FILES.into_iter().chain(of_cri_o) {
         found.extend(in_file(path, read(node, path)?.as_deref()));
     }
     for (path, place) in kubelet::credential_providers(node)? {
         found.extend(providers_in(&path, &place)?);
     }
-    let runtime = Runtime::of(node);
-    let settings = runtime.settings(node, &runtime.daemons(node)?)?;
-    match runtime {
-        Runtime::Containerd => found.extend(of_containerd(&settings)),
-        Runtime::CriO => {
-            if let Some(path) = last(&settings, "global_auth_file").filter(|path| !FILES.contains(path)) {
-                found.extend(in_file(path, read(node, path)?.as_deref()));
-            }
-        }
-    }
+    found.extend(of_containerd(&settings));
     Ok((!found.is_empty()).then(|| {
         let found = some_of(&found);
         format!("pods of every tenant can use the credentials for registries of the node: {found}")
@@ -78,9 +67,9 @@ fn in_file(path: &str, text: Option<&str>) -> Option<String> {
 /// The programs in a file, or in the files of a folder, that get credentials as the node, and not for the account of a pod.
 fn providers_in(path: &str, place: &Path) -> Result<Vec<String>, Unclean> {
     let files: Vec<(String, PathBuf)> = if place.is_dir() {
-        entries(place)?
-            .into_iter()
-            .map(|file| (format!("{path}/{}", name(&file)), file))
+        names_at(place)?
+            .iter()
+            .map(|name| (format!("{path}/{name}"), place.join(name)))
             .collect()
     } else {
         vec![(path.to_owned(), place.to_owned())]

@@ -119,6 +119,37 @@ fn only_files_of_a_usual_size_are_read() {
 }
 
 #[test]
+fn folders_with_too_many_entries_are_not_read() {
+    let (_folder, node) = node_at_risk();
+    assert_eq!(names_in(&node, "/nothing").unwrap(), [""; 0]);
+    for number in 0..MOST_ENTRIES {
+        write(&node, &format!("/many/{number}"), "");
+    }
+    assert_eq!(names_in(&node, "/many").unwrap().len(), MOST_ENTRIES);
+    write(&node, "/many/more", "");
+    let error = names_in(&node, "/many").unwrap_err().to_string();
+    assert!(error.ends_with("/many has more than 200 entries"), "{error}");
+}
+
+#[test]
+fn a_report_has_some_text_of_each_risk() {
+    assert_eq!(shorten(&["A: a;\nb".to_owned()]), ["A: a  b"]);
+    let long: Vec<String> = ["A", "B", "C", "D", "E"]
+        .map(|name| format!("{name}: {}", "ä".repeat(5_000)))
+        .to_vec();
+    for number in 1..=long.len() {
+        let shortened = shorten(&long[..number]);
+        let lines: Vec<String> = shortened.iter().map(|risk| format!("{RISK}{risk}")).collect();
+        assert!(lines.join("\n").len() <= MOST_OF_REPORT + number, "{number}");
+        assert!(shortened.join("; ").chars().count() <= MOST_OF_REPORT, "{number}");
+        for (risk, whole) in shortened.iter().zip(&long) {
+            let text = risk.strip_suffix('…').unwrap();
+            assert!(text.len() > 100 && whole.starts_with(text), "{risk}");
+        }
+    }
+}
+
+#[test]
 fn long_lists_are_cut() {
     let all: Vec<String> = ('a'..='f').map(String::from).collect();
     assert_eq!(some_of(&all), "a, b, c, d and 2 more");
