@@ -290,8 +290,9 @@ fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
         node
     };
     let (criu, key) = ("CheckpointRestore: criu is there", "AdminCredentials: ca.key");
-    let mut nodes: Vec<_> = ["n1", "n2", "n3", "n4"].map(|name| at_risk(name, criu)).to_vec();
-    nodes.push(at_risk("n5", &format!("{criu}; {key}")));
+    let other = "CheckpointRestore: criu is elsewhere";
+    let mut nodes: Vec<_> = ["n4", "n3", "n2"].map(|name| at_risk(name, other)).to_vec();
+    nodes.extend([at_risk("n1", criu), at_risk("n5", &format!("{other}; {key}"))]);
     nodes.extend([at_risk("n6", "none"), node("n7", "H100", None)]);
     let check = |pool: &HostNodePool| {
         let (status, [_, health, risks]) = observe_pool(
@@ -311,15 +312,15 @@ fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
         ("NoKnownRisks", false, "RisksFound")
     );
     for part in [
-        "CheckpointRestore: criu is there (n1, n2, n3 and 2 more)",
-        "AdminCredentials: ca.key (n5)",
+        "CheckpointRestore on n1, n2, n3 and 2 more (criu is there)",
+        "AdminCredentials on n5 (ca.key)",
     ] {
         assert!(risks.message.contains(part), "{}", risks.message);
     }
     h100.spec.validate.accepted_risks = vec![berth_api::NodeRisk::CheckpointRestore];
     let risks = check(&h100);
     assert!(!risks.message.contains("criu"), "{}", risks.message);
-    assert!(risks.message.contains("ca.key (n5)"), "{}", risks.message);
+    assert!(risks.message.contains("n5 (ca.key)"), "{}", risks.message);
     h100.spec
         .validate
         .accepted_risks

@@ -5,7 +5,7 @@ use crate::{
     controllers::nodes::jobs::{self, NodeJobs, OnNode},
     error::{ReconcileError, api},
 };
-use berth_api::{labels, system};
+use berth_api::{labels, system, text::one_line};
 use berth_node_lifecycle::{
     Assignment,
     transitions::{JobKind, JobState},
@@ -73,10 +73,15 @@ pub(super) async fn get_reported_risks(
     let pods: Api<Pod> = Api::namespaced(client.clone(), system::NAMESPACE);
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
     let pods = pods.list(&params).await.map_err(api("list the pods of a node's Job"))?;
-    let statuses = { pods.items.iter() }
+    // With the credential of another node's kubelet, a mirror pod there can have the label as well.
+    let of_node =
+        { pods.items.iter() }.filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
+    // Of a Job that has tried twice, the first pod has checked the node as well.
+    let succeeded = of_node
         .filter_map(|pod| pod.status.as_ref())
-        .flat_map(|status| status.init_container_statuses.iter().flatten());
-    let mut messages = statuses
+        .filter(|status| status.phase.as_deref() == Some("Succeeded"));
+    let mut messages = succeeded
+        .flat_map(|status| status.init_container_statuses.iter().flatten())
         .filter(|status| status.name == jobs::CHECK)
         .filter_map(|status| status.state.as_ref()?.terminated.as_ref())
         .filter(|ended| ended.exit_code == 0)
@@ -91,8 +96,7 @@ fn read_risks(message: &str) -> Option<String> {
         return Some(labels::NODE_RISKS_NONE.to_owned());
     }
     let risks: Vec<&str> = message.lines().filter_map(|line| line.strip_prefix("risk: ")).collect();
-    let printable = |letter: &char| !letter.is_control();
-    let joined: String = risks.join("; ").chars().filter(printable).take(MAX_LENGTH).collect();
+    let joined: String = one_line(&risks.join("; ")).chars().take(MAX_LENGTH).collect();
     (!joined.is_empty()).then_some(joined)
 }
 
@@ -133,7 +137,7 @@ mod tests {
         for (message, expected) in [
             ("no risk\n", Some(labels::NODE_RISKS_NONE)),
             ("risk: A: a\nrisk: B: b", Some("A: a; B: b")),
-            ("something else\nrisk: A: \u{1b}[1ma", Some("A: [1ma")),
+            ("something else\nrisk: A: \u{1b}[1ma", Some("A: \u{fffd}[1ma")),
             ("clean; no NVIDIA GPU on this node", None),
             ("risk: ", None),
             ("", None),

@@ -181,7 +181,7 @@ async fn scrub_formerly_shared_node(pass: &Pass<'_>, node: &Node) -> Result<Appl
             in_use_markers::ensure(&pass.client, node, Use::Tenant("")).await?;
             pass.write_assignment(node, &assignment, &more_labels).await?
         }
-        Transition::Free(why) => pass.free_node(node, None, &why).await?,
+        Transition::Free(why) => pass.free_node(node, None, &why, None).await?,
         _ => None,
     };
     Ok(Applied::of_patch(patched))
@@ -303,11 +303,10 @@ async fn apply_transition(
             return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
         }
         Transition::Free(why) => {
-            let Some(node) = risks::record_risks(pass, node, on).await? else {
-                return Ok(Applied::of_patch(None));
-            };
+            let risks = risks::get_reported(pass, on).await?;
             return Ok(Applied::of_patch(
-                pass.free_node(&node, Some(on.assignment), &why).await?,
+                pass.free_node(node, Some(on.assignment), &why, risks.as_deref())
+                    .await?,
             ));
         }
         Transition::EvictPods => {

@@ -37,7 +37,7 @@ fn finish_jobs(fixture: &Fixture, message: Option<&str>) {
                     "labels": {"batch.kubernetes.io/job-name": job["metadata"]["name"]},
                 },
                 "spec": {"nodeName": "a", "tolerations": [{"operator": "Exists"}], "containers": []},
-                "status": {"initContainerStatuses": [
+                "status": {"phase": "Succeeded", "initContainerStatuses": [
                     {"name": "check", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"terminated": ended}},
                 ]},
             });
@@ -113,6 +113,30 @@ async fn risks_are_on_a_free_node_whichever_call_fails() {
             (state_of(&fixture, "a"), risks(&fixture)),
             (None, Value::from(RISK)),
             "call {call}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn only_the_pod_that_has_validated_the_node_counts() {
+    for (part, field, value) in [("spec", "nodeName", "b"), ("status", "phase", "Failed")] {
+        let fixture = fixture();
+        validate(&fixture, Some(&format!("risk: {RISK}"))).await;
+        {
+            let mut api = fixture.api();
+            let mut pods = api.objects.iter().filter(|(path, _)| path.contains("/pods/validate-"));
+            let mut other = pods.next().unwrap().1.clone();
+            other["metadata"]["name"] = "a".into();
+            other[part][field] = value.into();
+            other["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"] = "no risk".into();
+            let path = format!("/api/v1/namespaces/{}/pods/a", system::NAMESPACE);
+            api.objects.insert(path, other);
+        }
+        fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+        assert_eq!(
+            (state_of(&fixture, "a"), risks(&fixture)),
+            (None, Value::from(RISK)),
+            "{field}"
         );
     }
 }
