@@ -264,7 +264,7 @@ pub(crate) async fn until_free(host: &TestCluster, node: &str) {
 }
 
 /// Reasons and messages of Events about an object of this name.
-pub(crate) async fn events_about(client: &Client, name: &str) -> Vec<String> {
+async fn events_about(client: &Client, name: &str) -> Vec<String> {
     let events: Api<Event> = Api::all(client.clone());
     let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
     let text = |event: Event| {
@@ -274,7 +274,8 @@ pub(crate) async fn events_about(client: &Client, name: &str) -> Vec<String> {
     events.list(&about).await.unwrap().items.into_iter().map(text).collect()
 }
 
-async fn until_event(client: &Client, name: &str, parts: &[&str]) {
+/// Waits until an Event about an object of this name has these parts in its reason and message.
+pub(crate) async fn until_event(client: &Client, name: &str, parts: &[&str]) {
     until(&format!("an Event about {name} says {parts:?}"), SOON, async || {
         let events = events_about(client, name).await;
         if events.iter().any(|text| parts.iter().all(|part| text.contains(part))) {

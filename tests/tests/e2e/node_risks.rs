@@ -2,7 +2,7 @@
 //! leave it. No tenant is needed: a free node is validated when people ask for it.
 
 use crate::{
-    node_recycling::{events_about, until_free},
+    node_recycling::{until_event, until_free},
     on_node,
     pods::SOON,
 };
@@ -78,6 +78,7 @@ async fn until_reported(host: &TestCluster, node: &str, has_risk: bool) {
 pub(crate) async fn risks_of_a_node_are_reported_and_can_keep_it(host: Arc<TestCluster>) {
     let node = any_node(&host).await;
     let nodes: Api<Node> = Api::all(host.client.clone());
+    until_free(&host, &node).await;
     on_node::run(&host, &node, "sh", &["-c", &format!("echo '{KUBECONFIG}' > {FILE}")]);
     annotate(&nodes, &node, labels::NODE_STATE, "Scrubbing").await;
     until_annotated(&nodes, &node, labels::NODE_RISKS, |risks| {
@@ -86,9 +87,7 @@ pub(crate) async fn risks_of_a_node_are_reported_and_can_keep_it(host: Arc<TestC
     .await;
     until_free(&host, &node).await;
     until_reported(&host, &node, true).await;
-    let events = events_about(&host.client, &node).await;
-    let is_reported = |event: &String| event.starts_with("RisksFound: ") && event.contains(FOUND);
-    assert!(events.iter().any(is_reported), "{events:?}");
+    until_event(&host.client, &node, &["RisksFound: ", FOUND]).await;
 
     host.patch_pool(POOL, &json!({"validate": {"risks": "Quarantine"}}))
         .await;
