@@ -89,7 +89,7 @@ pub(crate) async fn risks_of_a_node_are_reported_and_can_keep_it(host: Arc<TestC
     until_reported(&host, &node, true).await;
     until_event(&host.client, &node, &["RisksFound: ", FOUND]).await;
 
-    host.patch_pool(POOL, &json!({"validate": {"risks": "Quarantine"}}))
+    host.patch_pool(POOL, &json!({"validate": {"riskPolicy": "Quarantine"}}))
         .await;
     annotate(&nodes, &node, labels::NODE_STATE, "Scrubbing").await;
     until_annotated(&nodes, &node, labels::QUARANTINE, |why| {

@@ -113,9 +113,9 @@ impl ScrubStep {
 /// What Berth checks on a scrubbed node before it is free.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.policy != 'None' || self.risks == 'Report'")
-    .message("policy None validates nothing, and so finds no risks: set risks to Report, or policy to Always")
-    .field_path(".risks"))]
+#[x_kube(validation = Rule::new("self.policy != 'None' || self.riskPolicy == 'Report'")
+    .message("policy None validates nothing, and so finds no risks: set riskPolicy to Report, or policy to Always")
+    .field_path(".riskPolicy"))]
 pub struct ValidateSpec {
     /// Whether Berth validates nodes. With None, a node is free once it is scrubbed.
     #[serde(default)]
@@ -123,7 +123,7 @@ pub struct ValidateSpec {
     /// What Berth does with a node on which it finds a risk: something in the set-up of the node that lets tenants do more than their class says, or root
     /// on the node more than the node may.
     #[serde(default)]
-    pub risks: RiskPolicy,
+    pub risk_policy: RiskPolicy,
     /// Risks that Berth neither reports nor refuses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]

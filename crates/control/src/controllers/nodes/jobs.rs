@@ -208,7 +208,7 @@ fn driver_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
 
 /// The arguments that say which risks of a node matter, and whether it goes to no tenant if it has one.
 fn risk_arguments(pool: &HostNodePoolSpec, images: ImageRules) -> Vec<String> {
-    let refuses = pool.validate.risks == RiskPolicy::Quarantine;
+    let refuses = pool.validate.risk_policy == RiskPolicy::Quarantine;
     let flags = [
         ("--refuse-risks", refuses),
         ("--images-are-listed", images.some_are_listed),

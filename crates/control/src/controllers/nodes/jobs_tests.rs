@@ -130,7 +130,7 @@ fn the_check_knows_which_risks_matter() {
     assert!(arguments(&json!({}), ImageRules::default()).is_empty());
     assert_eq!(arguments(&json!({}), listed), ["--images-are-listed"]);
     assert_eq!(arguments(&json!({}), all), ["--all-images-are-allowed"]);
-    let strict = json!({"risks": "Quarantine", "acceptedRisks": ["BootstrapCredentials", "ShortNames"]});
+    let strict = json!({"riskPolicy": "Quarantine", "acceptedRisks": ["BootstrapCredentials", "ShortNames"]});
     assert_eq!(
         arguments(&strict, ImageRules::default()),
         [
