@@ -58,7 +58,7 @@ pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 pub const WITHIN_QUOTA: &str = "WithinQuota";
 /// `HostNodePool`: no node is quarantined, and the devices of all nodes are known.
 pub const HEALTHY: &str = "Healthy";
-/// `HostNodePool`: the last validation of each node found no risk in its set-up. Berth assigns nodes with risks unless the pool refuses them.
+/// `HostNodePool`: no node that has passed its validation has a risk in its set-up. Berth assigns nodes with risks unless the pool refuses them.
 pub const NO_KNOWN_RISKS: &str = "NoKnownRisks";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";

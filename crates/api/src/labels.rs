@@ -57,7 +57,8 @@ pub const RECYCLING_ID: &str = "berth.dev/recycling-id";
 /// Annotation on a node that could not be recycled: why.
 /// Set by: Berth.
 pub const QUARANTINE: &str = "berth.dev/quarantine";
-/// Annotation on a node: the risks that its last validation found in its set-up, separated by `; `. `none`: it found none. The node can have a tenant.
+/// Annotation on a node: the risks in its set-up, as the last validation found them that the node has passed, separated by `; `. `none`: it found none. The
+/// node can have a tenant.
 /// Set by: Berth.
 pub const NODE_RISKS: &str = "berth.dev/risks";
 /// Value of [`NODE_RISKS`] on a node without risks.
