@@ -10,6 +10,7 @@ use berth_node_lifecycle::{
     Assignment,
     transitions::{JobKind, JobState},
 };
+use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, Client,
@@ -70,23 +71,34 @@ pub(super) async fn get_reported_risks(
     assignment: &Assignment,
 ) -> Result<Option<String>, ReconcileError> {
     let job = jobs::name(JobKind::Validate, node, assignment);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let pods: Api<Watched<Pod>> = Api::namespaced(client.clone(), system::NAMESPACE);
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
-    let pods = pods.list(&params).await.map_err(api("list the pods of a node's Job"))?;
+    let mut found = None;
+    let listed = for_each(&pods, params, |pod| {
+        if found.is_none() {
+            found = pod.readable().and_then(|pod| read_report(&pod, node));
+        }
+    });
+    listed.await.map_err(api("list the pods of a node's Job"))?;
+    Ok(found)
+}
+
+/// What the pod that has validated a node has reported of its risks.
+fn read_report(pod: &Pod, node: &str) -> Option<String> {
     // With the credential of another node's kubelet, a mirror pod there can have the label as well.
-    let of_node =
-        { pods.items.iter() }.filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
+    if pod.spec.as_ref()?.node_name.as_deref() != Some(node) {
+        return None;
+    }
+    let status = pod.status.as_ref()?;
     // Of a Job that has tried twice, the first pod has checked the node as well.
-    let succeeded = of_node
-        .filter_map(|pod| pod.status.as_ref())
-        .filter(|status| status.phase.as_deref() == Some("Succeeded"));
-    let mut messages = succeeded
-        .flat_map(|status| status.init_container_statuses.iter().flatten())
-        .filter(|status| status.name == jobs::CHECK)
-        .filter_map(|status| status.state.as_ref()?.terminated.as_ref())
-        .filter(|ended| ended.exit_code == 0)
-        .filter_map(|ended| ended.message.as_deref());
-    Ok(messages.find_map(read_risks))
+    if status.phase.as_deref() != Some("Succeeded") {
+        return None;
+    }
+    let mut checks = { status.init_container_statuses.iter() }
+        .flatten()
+        .filter(|container| container.name == jobs::CHECK)
+        .filter_map(|container| container.state.as_ref()?.terminated.as_ref());
+    read_risks(checks.next()?.message.as_deref()?)
 }
 
 /// The risks in the termination message of a check, separated by `; `. Root on a node writes what it likes: no more than some text is kept.
