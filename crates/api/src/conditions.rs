@@ -58,6 +58,8 @@ pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 pub const WITHIN_QUOTA: &str = "WithinQuota";
 /// `HostNodePool`: no node is quarantined, and the devices of all nodes are known.
 pub const HEALTHY: &str = "Healthy";
+/// `HostNodePool`: no node that has passed its validation has a risk in its set-up. Berth assigns nodes with risks unless the pool refuses them.
+pub const NO_KNOWN_RISKS: &str = "NoKnownRisks";
 /// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";
 /// `HostNodePool`: no more nodes are not Ready than `spec.repair` allows, so that Berth takes those from their tenants that are not Ready for too long. Only

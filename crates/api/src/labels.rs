@@ -57,6 +57,12 @@ pub const RECYCLING_ID: &str = "berth.dev/recycling-id";
 /// Annotation on a node that could not be recycled: why.
 /// Set by: Berth.
 pub const QUARANTINE: &str = "berth.dev/quarantine";
+/// Annotation on a node: the risks in its set-up, as the last validation found them that the node has passed, separated by `; `. `none`: it found none. The
+/// node can have a tenant.
+/// Set by: Berth.
+pub const NODE_RISKS: &str = "berth.dev/risks";
+/// Value of [`NODE_RISKS`] on a node without risks.
+pub const NODE_RISKS_NONE: &str = "none";
 /// Label of a blob in containerd's content store on a node, not of an object: the blob stays although no image needs it when the node's images are
 /// removed. Any value.
 /// Set by: platform.

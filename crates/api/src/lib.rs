@@ -84,8 +84,8 @@ pub use fair_sharing::{FairSharing, PoolQuota};
 pub use gateway::GatewayDomain;
 pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, MaxUnhealthy, NodeCounts, NodeProgram,
-    NvidiaSpec, PauseSpec, PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RepairSpec, RequestedNodes,
-    ScrubPolicy, ScrubSpec, ScrubStep, Sharing, UnavailableNode, ValidateSpec,
+    NodeRisk, NvidiaSpec, PauseSpec, PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts, RepairSpec, RequestedNodes,
+    RiskPolicy, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, UnavailableNode, ValidateSpec,
 };
 pub use host_quota::{QuotaResource, counted_custom_kind, quota_resource};
 pub use host_resource::{DEVICES_BY_CLASS, describe_host_resource, device_class_resource};

@@ -6,6 +6,7 @@ use crate::{
     removal::{empty_folder, remove_folder},
 };
 use std::{
+    ffi::OsString,
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
@@ -46,6 +47,40 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Unclean> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(at(path)(error)),
     }
+}
+
+/// Where a path leads below a root other than that of this program, with the links on the way followed as programs with this root follow them.
+pub(crate) fn resolve(root: &Path, path: &str) -> PathBuf {
+    /// As many as the kernel follows.
+    const MOST_LINKS: usize = 40;
+    let mut ahead: Vec<OsString> = Path::new(path).iter().rev().map(OsString::from).collect();
+    let (mut place, mut depth, mut links) = (root.to_owned(), 0_usize, 0);
+    while let Some(part) = ahead.pop() {
+        match Path::new(&part).components().next() {
+            Some(Component::RootDir) => {
+                place = root.to_owned();
+                depth = 0;
+            }
+            Some(Component::ParentDir) if depth > 0 => {
+                place.pop();
+                depth -= 1;
+            }
+            Some(Component::Normal(_)) => {
+                place.push(&part);
+                depth += 1;
+                if let Ok(target) = fs::read_link(&place)
+                    && links < MOST_LINKS
+                {
+                    links += 1;
+                    place.pop();
+                    depth -= 1;
+                    ahead.extend(target.iter().rev().map(OsString::from));
+                }
+            }
+            _ => {}
+        }
+    }
+    place
 }
 
 /// The last part of a path.
@@ -105,5 +140,33 @@ pub(crate) fn find_folder_to_empty(node: &Node, folder: &str) -> Result<Option<P
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(at(&path)(error)),
         Ok(_) => folder_to_empty(node, folder).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_followed_below_the_root_of_the_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("usr/sbin")).unwrap();
+        symlink("/usr/sbin", root.join("sbin")).unwrap();
+        symlink("sbin", root.join("bin")).unwrap();
+        symlink("../../../../sbin/tool", root.join("usr/sbin/up")).unwrap();
+        symlink("/endless", root.join("endless")).unwrap();
+        for (path, expected) in [
+            ("/usr/sbin/tool", "usr/sbin/tool"),
+            ("/sbin/tool", "usr/sbin/tool"),
+            ("/bin/tool", "usr/sbin/tool"),
+            ("/bin/../tool", "usr/tool"),
+            ("/usr/sbin/up", "usr/sbin/tool"),
+            ("/nowhere/tool", "nowhere/tool"),
+            ("/endless", "endless"),
+        ] {
+            assert_eq!(resolve(root, path), root.join(expected), "{path}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::{
     Unclean,
-    files::{entries, name, text},
+    daemons::{self, Daemon},
+    files::{entries, text},
     node::Node,
 };
 use serde_json::Value;
@@ -28,8 +29,8 @@ struct Settings {
 
 /// Whether the node's kubelet checks credentials. Versions without the check, which have none of these settings, pass.
 pub(crate) fn checks_image_credentials(node: &Node) -> Result<(), Unclean> {
-    for process in kubelets(node)? {
-        let settings = process.settings()?;
+    for kubelet in kubelets(node)? {
+        let settings = settings(&kubelet)?;
         let Some(setting) = settings.off() else {
             continue;
         };
@@ -41,95 +42,60 @@ pub(crate) fn checks_image_credentials(node: &Node) -> Result<(), Unclean> {
     Ok(())
 }
 
-/// A running kubelet.
-struct Process {
-    /// Its folder in `/proc`.
-    folder: PathBuf,
-    arguments: Vec<String>,
-}
-
 /// The kubelet of the node. Nodes that share a machine are distinguished by the name that the kubelet was given. Where the kubelet
 /// is part of another program, there is none.
-fn kubelets(node: &Node) -> Result<Vec<Process>, Unclean> {
-    let mut all = Vec::new();
-    for folder in entries(&node.path("/proc"))? {
-        if name(&folder).parse::<u32>().is_err() {
-            continue;
-        }
-        // The process may have ended meanwhile.
-        let Ok(Some(line)) = text(&folder.join("cmdline")) else {
-            continue;
-        };
-        let arguments: Vec<String> = line.split('\0').map(str::to_owned).collect();
-        if arguments
-            .first()
-            .is_some_and(|program| name(Path::new(program)) == "kubelet")
-        {
-            all.push(Process { folder, arguments });
-        }
-    }
-    let is_own = |process: &Process| process.flag("hostname-override") == Some(node.name());
+fn kubelets(node: &Node) -> Result<Vec<Daemon>, Unclean> {
+    let mut all = daemons::find(node, "kubelet")?;
+    let is_own = |kubelet: &Daemon| kubelet.flag("hostname-override") == Some(node.name());
     if all.iter().any(is_own) {
         all.retain(is_own);
     }
     Ok(all)
 }
 
-impl Process {
-    /// The value of a flag of which the last one counts.
-    fn flag(&self, flag: &str) -> Option<&str> {
-        self.flags(flag).pop()
-    }
+/// The kubeconfigs by which the kubelet asks for its first certificate, as its flags name them, and where these files are.
+pub(crate) fn bootstrap_kubeconfigs(node: &Node) -> Result<Vec<(String, PathBuf)>, Unclean> {
+    files_of_flag(node, "bootstrap-kubeconfig")
+}
 
-    /// All values of a flag, `--name=value` or `--name value`, in their order.
-    fn flags(&self, flag: &str) -> Vec<&str> {
-        let mut values = Vec::new();
-        let mut arguments = self.arguments.iter();
-        while let Some(argument) = arguments.next() {
-            let Some(rest) = argument.strip_prefix("--").and_then(|text| text.strip_prefix(flag)) else {
-                continue;
-            };
-            match rest.strip_prefix('=') {
-                Some(value) => values.push(value),
-                None if rest.is_empty() => values.extend(arguments.next().map(String::as_str)),
-                None => {}
-            }
-        }
-        values
-    }
+/// The files, or folders of files, that list the programs which the kubelet asks for credentials of registries.
+pub(crate) fn credential_providers(node: &Node) -> Result<Vec<(String, PathBuf)>, Unclean> {
+    files_of_flag(node, "image-credential-provider-config")
+}
 
-    /// A path as the process sees it.
-    fn path(&self, path: &str) -> PathBuf {
-        match path.strip_prefix('/') {
-            Some(path) => self.folder.join("root").join(path),
-            None => self.folder.join("cwd").join(path),
-        }
-    }
+/// The files that a flag of the kubelet names, by their paths on the node, and where they are.
+fn files_of_flag(node: &Node, flag: &str) -> Result<Vec<(String, PathBuf)>, Unclean> {
+    let kubelets = kubelets(node)?;
+    let named = { kubelets.iter() }.filter_map(|kubelet| Some((kubelet, kubelet.flag(flag)?)));
+    Ok(named
+        .filter(|(_, path)| !path.is_empty())
+        .map(|(kubelet, path)| (path.to_owned(), kubelet.path(path)))
+        .collect())
+}
 
-    /// Its settings: later files override earlier ones, and flags override files.
-    fn settings(&self) -> Result<Settings, Unclean> {
-        let mut files = Vec::new();
-        files.extend(self.flag("config").map(|path| self.path(path)));
-        if let Some(folder) = self.flag("config-dir") {
-            drop_ins(&self.path(folder), &mut files)?;
-        }
-        let mut settings = Settings::default();
-        for file in files {
-            let text = text(&file)?.ok_or_else(|| Unclean::Left(format!("{} does not exist", file.display())))?;
-            let config: Value =
-                serde_saphyr::from_str(&text).map_err(|error| Unclean::Left(format!("{}: {error}", file.display())))?;
-            settings.read(&config);
-        }
-        // The kubelet merges repeated flags, and these with the gates of the files, gate by gate.
-        for gate in self
-            .flags("feature-gates")
-            .into_iter()
-            .flat_map(|gates| gates.split(','))
-        {
-            settings.read_gate(gate);
-        }
-        Ok(settings)
+/// The settings of a kubelet: later files override earlier ones, and flags override files.
+fn settings(kubelet: &Daemon) -> Result<Settings, Unclean> {
+    let mut files = Vec::new();
+    files.extend(kubelet.flag("config").map(|path| kubelet.path(path)));
+    if let Some(folder) = kubelet.flag("config-dir") {
+        drop_ins(&kubelet.path(folder), &mut files)?;
     }
+    let mut settings = Settings::default();
+    for file in files {
+        let text = text(&file)?.ok_or_else(|| Unclean::Left(format!("{} does not exist", file.display())))?;
+        let config: Value =
+            serde_saphyr::from_str(&text).map_err(|error| Unclean::Left(format!("{}: {error}", file.display())))?;
+        settings.read(&config);
+    }
+    // The kubelet merges repeated flags, and these with the gates of the files, gate by gate.
+    for gate in kubelet
+        .flags("feature-gates")
+        .into_iter()
+        .flat_map(|gates| gates.split(','))
+    {
+        settings.read_gate(gate);
+    }
+    Ok(settings)
 }
 
 /// Files of a drop-in folder, as the kubelet orders them: by path, folders included.
@@ -335,6 +301,20 @@ mod tests {
         for (name, passes) in [("a", true), ("b", false)] {
             let node = node.clone().named(name);
             assert_eq!(checks_image_credentials(&node).is_ok(), passes, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_kubeconfig_for_the_first_certificate_is_known_by_its_flag() {
+        let (folder, node) = machine(&[("{}\n", &["--bootstrap-kubeconfig=/opt/bootstrap.conf"])]);
+        let file = folder.path().join("proc/100/root/opt/bootstrap.conf");
+        assert_eq!(
+            bootstrap_kubeconfigs(&node).unwrap(),
+            [("/opt/bootstrap.conf".to_owned(), file)]
+        );
+        for more in [&[] as &[&str], &["--bootstrap-kubeconfig="]] {
+            let (_folder, node) = machine(&[("{}\n", more)]);
+            assert!(bootstrap_kubeconfigs(&node).unwrap().is_empty(), "{more:?}");
         }
     }
 

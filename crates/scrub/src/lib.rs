@@ -8,6 +8,7 @@ mod cgroups;
 mod claims;
 mod connections;
 mod containers;
+mod daemons;
 mod disks;
 mod dumps;
 mod ephemeral;
@@ -25,6 +26,8 @@ mod processes;
 pub mod program;
 mod removal;
 mod retry;
+mod risks;
+mod version;
 
 pub use error::Unclean;
 pub use node::Node;
@@ -64,7 +67,8 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
 }
 
 /// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images and NVIDIA's container toolkit is a safe
-/// one, and whether all GPUs answer. Core dumps can be of programs of the platform by now: the message says if they go where none are removed.
+/// one, and whether all GPUs answer. Core dumps can be of programs of the platform by now: the message says if they go where none are removed. Risks in the
+/// set-up of the node are reported to control as well.
 fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     wait(|| {
         processes::none_left(node)?;
@@ -76,7 +80,8 @@ fn check(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     kubelet::checks_image_credentials(node)?;
     let answered = gpus::answer(node, arguments)?;
     let place = dumps::find_other_place(node)?;
-    Ok([Some(answered), place]
+    let risks = risks::report(node, arguments)?;
+    Ok([Some(answered), place, risks]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()

@@ -1,7 +1,9 @@
 //! The node that is cleaned.
 
+use crate::{Unclean, files::at};
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -11,6 +13,8 @@ pub(crate) const TENANT_NAMESPACES: &str = "berth-";
 pub(crate) const CONTROL_PLANES: &str = "-cp";
 /// The platform's own namespace, whose name has the same prefix.
 pub(crate) const SYSTEM: &str = "berth-system";
+/// What a container writes to this file is its termination message, which control reads.
+const TERMINATION_MESSAGE: &str = "/dev/termination-log";
 
 /// The node that is cleaned, and the platform's pods on it.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub struct Node {
     name: String,
     /// UIDs of pods that are no tenant's.
     platform_pods: BTreeSet<String>,
+    /// The file for reports to control; none: nobody reads them.
+    reports: Option<PathBuf>,
 }
 
 impl Node {
@@ -29,6 +35,7 @@ impl Node {
             root: root.into(),
             name: String::new(),
             platform_pods: platform_pods.into_iter().filter(|uid| !uid.is_empty()).collect(),
+            reports: None,
         }
     }
 
@@ -38,7 +45,26 @@ impl Node {
         let root = std::env::var("BERTH_HOST").unwrap_or_else(|_| "/host".into());
         let listed = get("BERTH_PLATFORM_PODS");
         let pods = listed.split(',').map(str::to_owned);
-        Self::new(root, pods.chain([get("BERTH_POD")])).named(get("BERTH_NODE"))
+        Self::new(root, pods.chain([get("BERTH_POD")]))
+            .named(get("BERTH_NODE"))
+            .reporting_to(TERMINATION_MESSAGE)
+    }
+
+    /// The same node with a file for reports.
+    #[must_use]
+    pub(crate) fn reporting_to(self, file: impl Into<PathBuf>) -> Self {
+        Self {
+            reports: Some(file.into()),
+            ..self
+        }
+    }
+
+    /// Reports to control what a check found.
+    pub(crate) fn report(&self, text: &str) -> Result<(), Unclean> {
+        match &self.reports {
+            Some(file) => fs::write(file, text).map_err(at(file)),
+            None => Ok(()),
+        }
     }
 
     /// The same node with a name.

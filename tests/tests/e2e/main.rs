@@ -34,6 +34,7 @@ mod lost_mount;
 mod network;
 mod node_failures;
 mod node_recycling;
+mod node_risks;
 mod node_taints;
 mod on_node;
 mod pod_lifecycle;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
                 node_recycling::a_process_that_ignores_sigterm_keeps_no_node,
                 node_recycling::a_process_that_ignores_sigterm_keeps_no_tenant,
                 gpu_toolkit::an_unsafe_container_toolkit_keeps_a_node,
+                node_risks::risks_of_a_node_are_reported_and_can_keep_it,
                 node_taints::full_and_cordoned_nodes_have_their_taints,
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,

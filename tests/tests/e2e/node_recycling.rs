@@ -274,7 +274,8 @@ async fn events_about(client: &Client, name: &str) -> Vec<String> {
     events.list(&about).await.unwrap().items.into_iter().map(text).collect()
 }
 
-async fn until_event(client: &Client, name: &str, parts: &[&str]) {
+/// Waits until an Event about an object of this name has these parts in its reason and message.
+pub(crate) async fn until_event(client: &Client, name: &str, parts: &[&str]) {
     until(&format!("an Event about {name} says {parts:?}"), SOON, async || {
         let events = events_about(client, name).await;
         if events.iter().any(|text| parts.iter().all(|part| text.contains(part))) {

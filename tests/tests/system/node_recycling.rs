@@ -397,6 +397,10 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
             json!({"scrub": {"policy": "None", "steps": ["Claims"]}}),
             "policy None scrubs nothing",
         ),
+        (
+            json!({"validate": {"policy": "None", "riskPolicy": "Quarantine"}}),
+            "policy None validates nothing",
+        ),
         (json!({"scrub": {"disks": ["/mnt/nvme0"]}}), "go together"),
         (
             json!({"scrub": {"steps": ["Disks"], "disks": ["/"]}}),

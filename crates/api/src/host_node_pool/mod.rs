@@ -11,7 +11,7 @@ pub use autoscaling::AutoscalingSpec;
 pub use pause::PauseSpec;
 pub use policy::{PoolOrder, PoolPolicy, PoolReclaim, RecyclingTimeouts};
 pub use repair::{MaxUnhealthy, RepairSpec};
-pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
+pub use scrub::{NodeProgram, NodeRisk, RiskPolicy, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
 pub use status::{HostNodePoolStatus, NodeCounts, RequestedNodes, UnavailableNode};
 
 use crate::{AllowedNamespaces, KubeDuration, NodeMode, allowed_namespaces::grace_seconds};

@@ -111,16 +111,66 @@ impl ScrubStep {
 }
 
 /// What Berth checks on a scrubbed node before it is free.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.policy != 'None' || self.riskPolicy == 'Report'")
+    .message("policy None validates nothing, and so finds no risks: set riskPolicy to Report, or policy to Always")
+    .field_path(".riskPolicy"))]
 pub struct ValidateSpec {
     /// Whether Berth validates nodes. With None, a node is free once it is scrubbed.
     #[serde(default)]
     pub policy: ScrubPolicy,
+    /// What Berth does with a node on which it finds a risk: something in the set-up of the node that lets tenants do more than their class says, or root
+    /// on the node more than the node may.
+    #[serde(default)]
+    pub risk_policy: RiskPolicy,
+    /// Risks that Berth neither reports nor refuses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub accepted_risks: Vec<NodeRisk>,
     /// Checks of the platform, run after Berth's own: nothing is left of the tenant, all GPUs are present and healthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub custom: Vec<NodeProgram>,
+}
+
+/// What Berth does with a node on which it finds a risk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RiskPolicy {
+    /// An Event on the node and the condition NoKnownRisks of the pool say so. The node can be assigned.
+    #[default]
+    Report,
+    /// The node is quarantined.
+    Quarantine,
+}
+
+/// A risk in the set-up of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum NodeRisk {
+    /// The container runtime restores containers from images that are marked as checkpoints.
+    CheckpointRestore,
+    /// Credentials with which nodes join the cluster are in files of the node.
+    BootstrapCredentials,
+    /// Credentials of administrators or of the host's control plane are in files of the node.
+    AdminCredentials,
+    /// CRI-O completes names of images without a registry by others than Docker Hub. Only if a TenantClass lists images.
+    ShortNames,
+    /// The node has credentials for registries, which the pods of every tenant can use. Only if a TenantClass lets tenants run every image.
+    RegistryCredentials,
+}
+
+impl NodeRisk {
+    /// Its name, as in the API and in what the scrub program reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CheckpointRestore => "CheckpointRestore",
+            Self::BootstrapCredentials => "BootstrapCredentials",
+            Self::AdminCredentials => "AdminCredentials",
+            Self::ShortNames => "ShortNames",
+            Self::RegistryCredentials => "RegistryCredentials",
+        }
+    }
 }
 
 /// A program that runs on a node as root, with the node's root file system at /host. It succeeds with exit code 0.

@@ -40,7 +40,8 @@ pub struct HostNodePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<RequestedNodes>,
     /// Ready: nodes were found, all of one product, none of them in another pool. Healthy: no node is quarantined, and the devices of all nodes are known.
-    /// NodesRequested: nodes are requested from an autoscaler. RepairAllowed: no more nodes are not Ready than spec.repair.maxUnhealthy.
+    /// NoKnownRisks: no node that has passed its validation has a risk in its set-up. NodesRequested: nodes are requested from an autoscaler. RepairAllowed: no
+    /// more nodes are not Ready than spec.repair.maxUnhealthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,7 +1,7 @@
 //! The version of NVIDIA's container toolkit, which gives containers their GPUs as root: with an older one, an image of a tenant can take
 //! over the node.
 
-use crate::{Unclean, node::Node, program};
+use crate::{Unclean, node::Node, program, version::Version};
 
 /// The first version without CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and CVE-2025-23266 (1.17.8); from NVIDIA's security
 /// bulletins.
@@ -19,16 +19,6 @@ const BESIDE_DRIVER: [&str; 2] = ["toolkit/nvidia-ctk", "bin/nvidia-ctk"];
 const NODE: &str = "/";
 /// The root of the driver container of the GPU Operator.
 const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version([u32; 3]);
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [major, minor, patch] = self.0;
-        write!(formatter, "{major}.{minor}.{patch}")
-    }
-}
 
 /// Whether every toolkit on a node with NVIDIA GPUs is one without known ways out of a container. A node without a toolkit passes: its
 /// GPUs are given to containers by something else. Returns what was found. `driver_roots`: folders in which the driver may be.
@@ -80,12 +70,9 @@ fn check(tool: &str, printed: &str) -> Result<Version, Unclean> {
     Ok(version)
 }
 
-/// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.17.8`. A version before a release counts as the release.
+/// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.17.8`.
 fn version(printed: &str) -> Option<Version> {
-    let text = printed.lines().next()?.rsplit_once("version ")?.1.trim();
-    let mut numbers = text.trim_start_matches('v').split(['.', '-', '+', '~']);
-    let mut next = || numbers.next()?.parse().ok();
-    Some(Version([next()?, next()?, next()?]))
+    Version::parse(printed.lines().next()?.rsplit_once("version ")?.1)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Counts of a pool's nodes and GPUs.
 
-use super::pool_conditions::{check_health, validate_pool};
+use super::pool_conditions::{check_health, check_risks, validate_pool};
 use crate::controllers::nodes::requested::UnavailableNodes;
-use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate};
+use berth_api::{
+    HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate, labels,
+};
 use berth_node_lifecycle::{
     Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, transitions::MIG_CONFIG,
 };
@@ -44,6 +46,10 @@ pub(super) struct PoolNodes {
     pub(super) unavailable: Vec<UnavailableNode>,
     /// Nodes with more `ResourceSlices` than are read.
     pub(super) with_unknown_devices: Vec<String>,
+    /// Risks that the pool does not accept, by name: the nodes that have them in their set-up, and what was found there.
+    pub(super) risks: BTreeMap<String, BTreeMap<String, String>>,
+    /// How many nodes were never looked at for risks.
+    pub(super) never_validated: u32,
     /// GPUs on free nodes and whether all nodes are free, by topology domain.
     pub(super) domains: BTreeMap<String, (i64, bool)>,
 }
@@ -61,7 +67,7 @@ pub(super) fn observe_pool(
     nodes: &[Arc<Node>],
     slices: &Slices,
     unavailable: &UnavailableNodes,
-) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
+) -> (HostNodePoolStatus, [ConditionUpdate; 3]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
     for node in nodes {
@@ -84,7 +90,11 @@ pub(super) fn observe_pool(
     found.unavailable.sort_by(|a, b| a.name.cmp(&b.name));
     found.unavailable.truncate(MOST_UNAVAILABLE);
     let unavailable_nodes = std::mem::take(&mut found.unavailable);
-    let updates = [validate_pool(pool, &found), check_health(&found)];
+    let updates = [
+        validate_pool(pool, &found),
+        check_health(&found),
+        check_risks(pool, &found),
+    ];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
@@ -109,6 +119,11 @@ impl PoolNodes {
         if has_unknown_devices {
             self.with_unknown_devices.push(name.clone());
         }
+        for (risk, what) in list_risks(pool, node) {
+            let nodes = self.risks.entry(risk.to_owned()).or_default();
+            nodes.insert(name.clone(), what.to_owned());
+        }
+        self.never_validated += u32::from(!node.annotations().contains_key(labels::NODE_RISKS));
         let counts = &mut self.counts;
         counts.total += 1;
         let gpus = allocatable_gpus(pool, node);
@@ -188,6 +203,18 @@ fn name_all<'n>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'n Stri
             all.insert(name.clone());
         }
     }
+}
+
+/// The risks in the set-up of a node, as its last validation found them, without those that the pool accepts: their names, and what was found.
+fn list_risks<'n>(pool: &HostNodePool, node: &'n Node) -> Vec<(&'n str, &'n str)> {
+    let accepted = &pool.spec.validate.accepted_risks;
+    let risks = node.annotations().get(labels::NODE_RISKS).map(String::as_str);
+    let risks = risks.unwrap_or_default();
+    risks
+        .split("; ")
+        .filter_map(|risk| risk.split_once(": "))
+        .filter(|(name, _)| !accepted.iter().any(|accepted| accepted.name() == *name))
+        .collect()
 }
 
 /// How a node's GPUs are shared, as NVIDIA's labels and the kinds of its devices say.

@@ -2,11 +2,12 @@
 
 use super::observe::PoolNodes;
 use berth_api::{
-    HostNodePool,
-    conditions::{ConditionUpdate, HEALTHY, READY},
+    HostNodePool, ScrubPolicy,
+    conditions::{ConditionUpdate, HEALTHY, NO_KNOWN_RISKS, READY},
     labels,
 };
 use berth_node_lifecycle::devices::{MOST_BYTES, MOST_SLICES};
+use std::collections::BTreeMap;
 
 /// Whether all nodes can be recycled, and what devices they have is known.
 pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
@@ -41,6 +42,46 @@ pub(super) fn check_health(found: &PoolNodes) -> ConditionUpdate {
     };
     let messages: Vec<&str> = problems.iter().map(|(_, message)| message.as_str()).collect();
     ConditionUpdate::mark_false(HEALTHY, reason, messages.join(". "))
+}
+
+/// Whether the last validations of its nodes found no risk in their set-up. Nodes of a pool usually have the same ones: what was found is of the first.
+pub(super) fn check_risks(pool: &HostNodePool, found: &PoolNodes) -> ConditionUpdate {
+    const MOST_RISKS: usize = 8;
+    const MOST_NODES: usize = 3;
+    let (total, never) = (found.counts.total, found.never_validated);
+    if found.risks.is_empty() && never == total {
+        let message = if pool.spec.validate.policy == ScrubPolicy::None {
+            "nodes are not validated, as spec.validate.policy says".to_owned()
+        } else {
+            format!(
+                "no node was validated yet, which is done after each tenant; to validate a free node, run: kubectl annotate node NAME {}=Scrubbing",
+                labels::NODE_STATE
+            )
+        };
+        return ConditionUpdate::mark_unknown(NO_KNOWN_RISKS, "NeverValidated", message);
+    }
+    if found.risks.is_empty() {
+        let message = format!(
+            "no node that has passed its validation has a risk; {never} of {total} nodes were not validated yet"
+        );
+        return ConditionUpdate::mark_true(NO_KNOWN_RISKS, "NoRiskFound", message);
+    }
+    let describe = |(risk, nodes): (&String, &BTreeMap<String, String>)| {
+        let named: Vec<&str> = nodes.keys().take(MOST_NODES).map(String::as_str).collect();
+        let what = nodes.values().next().map(String::as_str).unwrap_or_default();
+        let more = match nodes.len().saturating_sub(MOST_NODES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{risk} on {}{more} ({what})", named.join(", "))
+    };
+    let described: Vec<String> = found.risks.iter().take(MOST_RISKS).map(describe).collect();
+    let message = format!(
+        "the last validation of these nodes found what lets tenants, or root on the node, do more than they may: {}; remove the cause, which the next \
+         validation of each node confirms, or accept the risk in spec.validate.acceptedRisks",
+        described.join("; ")
+    );
+    ConditionUpdate::mark_false(NO_KNOWN_RISKS, "RisksFound", message)
 }
 
 /// Whether the nodes of a pool can be assigned together: they exist, belong to no other pool, have one product, and share GPUs as the spec says.

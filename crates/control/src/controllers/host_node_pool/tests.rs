@@ -60,7 +60,7 @@ fn nodes_and_gpus_are_counted() {
         node("n2", "H100", Some("t")),
         node("n3", "L40S", None),
     ];
-    let (status, [update, health]) = observe_pool(
+    let (status, [update, health, risks]) = observe_pool(
         &h100,
         &selectors(&[&h100]),
         &nodes,
@@ -82,6 +82,7 @@ fn nodes_and_gpus_are_counted() {
         ConditionUpdate::mark_true(READY, "Ready", "1 of 2 nodes are free")
     );
     assert!(health.is_true());
+    assert_eq!((risks.status, risks.reason), (None, "NeverValidated"));
     assert_eq!(
         (status.free_gpus, status.sharing.as_deref()),
         (Some(8), Some("Exclusive"))
@@ -159,7 +160,7 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         pool("all", ("gpu", "yes")),
     );
     let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-    let (status, [update, _]) = observe_pool(
+    let (status, [update, ..]) = observe_pool(
         &h100,
         &selectors(&[&h100, &all]),
         &nodes,
@@ -167,7 +168,7 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         &nothing_unavailable(),
     );
     assert_eq!((update.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-    let (_, [update, _]) = observe_pool(
+    let (_, [update, ..]) = observe_pool(
         &all,
         &selectors(&[&all]),
         &nodes,
@@ -196,7 +197,7 @@ fn a_pool_whose_free_nodes_do_not_share_yet_is_ready() {
     h100.spec.sharing = berth_api::Sharing::Mps;
     let reason = |pool: &HostNodePool| {
         let nodes = [node("n1", "H100", None)];
-        let (_, [update, _]) = observe_pool(
+        let (_, [update, ..]) = observe_pool(
             pool,
             &selectors(&[pool]),
             &nodes,
@@ -229,7 +230,7 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
         in_rack(node("n4", "H100", Some("t")), "b"),
         in_rack(ill, "c"),
     ];
-    let (status, [_, health]) = observe_pool(
+    let (status, [_, health, _]) = observe_pool(
         &h100,
         &selectors(&[&h100]),
         &nodes,
@@ -268,7 +269,7 @@ fn a_node_with_more_slices_than_are_read_is_not_free_and_reported() {
         let spec = json!({"nodeName": "n1", "driver": "gpu.example.com"});
         slices.put(&number.to_string(), Some(Slice::read(&spec.to_string()).unwrap()));
     }
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices, &nothing_unavailable());
+    let (status, [_, health, _]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, &slices, &nothing_unavailable());
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.unavailable), (1, 1));
     assert_eq!((health.is_true(), health.reason), (false, "TooManyResourceSlices"));
@@ -276,6 +277,60 @@ fn a_node_with_more_slices_than_are_read_is_not_free_and_reported() {
         health.message.contains("no further tenant gets them: n1;"),
         "{}",
         health.message
+    );
+}
+
+#[test]
+fn risks_of_nodes_are_reported_unless_the_pool_accepts_them() {
+    let mut h100 = pool("h100", ("gpu", "yes"));
+    let at_risk = |name: &str, risks: &str| {
+        let mut node = node(name, "H100", None);
+        let annotations = Arc::make_mut(&mut node).annotations_mut();
+        annotations.insert("berth.dev/risks".into(), risks.into());
+        node
+    };
+    let (criu, key) = ("CheckpointRestore: criu is there", "AdminCredentials: ca.key");
+    let other = "CheckpointRestore: criu is elsewhere";
+    let mut nodes: Vec<_> = ["n4", "n3", "n2"].map(|name| at_risk(name, other)).to_vec();
+    nodes.extend([at_risk("n1", criu), at_risk("n5", &format!("{other}; {key}"))]);
+    nodes.extend([at_risk("n6", "none"), node("n7", "H100", None)]);
+    let check = |pool: &HostNodePool| {
+        let (status, [_, health, risks]) = observe_pool(
+            pool,
+            &selectors(&[pool]),
+            &nodes,
+            &Slices::default(),
+            &nothing_unavailable(),
+        );
+        assert_eq!(status.nodes.unwrap().free, 7, "they can be assigned");
+        assert!(health.is_true());
+        risks
+    };
+    let risks = check(&h100);
+    assert_eq!(
+        (risks.kind, risks.is_true(), risks.reason),
+        ("NoKnownRisks", false, "RisksFound")
+    );
+    for part in [
+        "CheckpointRestore on n1, n2, n3 and 2 more (criu is there)",
+        "AdminCredentials on n5 (ca.key)",
+    ] {
+        assert!(risks.message.contains(part), "{}", risks.message);
+    }
+    h100.spec.validate.accepted_risks = vec![berth_api::NodeRisk::CheckpointRestore];
+    let risks = check(&h100);
+    assert!(!risks.message.contains("criu"), "{}", risks.message);
+    assert!(risks.message.contains("n5 (ca.key)"), "{}", risks.message);
+    h100.spec
+        .validate
+        .accepted_risks
+        .push(berth_api::NodeRisk::AdminCredentials);
+    let risks = check(&h100);
+    assert_eq!((risks.is_true(), risks.reason), (true, "NoRiskFound"));
+    assert!(
+        risks.message.ends_with("1 of 7 nodes were not validated yet"),
+        "{}",
+        risks.message
     );
 }
 
@@ -316,7 +371,8 @@ fn a_node_that_waits_until_it_is_ready_need_not_be_released() {
         annotations.insert(key.into(), value.into());
     }
     let slices = Slices::default();
-    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &[waiting], &slices, &nothing_unavailable());
+    let (status, [_, health, _]) =
+        observe_pool(&h100, &selectors(&[&h100]), &[waiting], &slices, &nothing_unavailable());
     assert_eq!(status.nodes.unwrap().quarantined, 1);
     assert_eq!((health.is_true(), health.reason), (false, "NodesNotReady"));
     assert!(

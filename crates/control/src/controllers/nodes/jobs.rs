@@ -3,7 +3,7 @@
 //! A Job's pod runs on the node itself, as root, with the node's processes and files. Steps are init containers, one after
 //! the other: the first that fails ends the Job, and its message is the reason of the quarantine.
 
-use berth_api::{HostNodePoolSpec, NodeProgram, ScrubStep, labels, names, system};
+use berth_api::{HostNodePoolSpec, NodeProgram, RiskPolicy, ScrubStep, labels, names, system};
 use berth_node_lifecycle::{
     Assignment,
     transitions::{JobKind, JobState},
@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 /// Where the node's root is mounted in the pods.
 const HOST: &str = "/host";
+/// Name of the container that checks a node, and of the step that it runs.
+pub const CHECK: &str = "check";
 /// Seconds that a finished Job is kept.
 const KEPT: u32 = 24 * 3600;
 /// How often a failed pod is tried again: a second failure is not accidental.
@@ -43,6 +45,31 @@ pub struct OnNode<'a> {
     pub pool: &'a HostNodePoolSpec,
     /// UIDs of the platform's pods on the node.
     pub platform_pods: &'a [String],
+    /// What classes say of images.
+    pub images: ImageRules,
+}
+
+/// What the classes of the host say of images, as far as it matters for risks of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageRules {
+    /// A class has a list of images.
+    pub some_are_listed: bool,
+    /// A class lets tenants run every image.
+    pub all_are_allowed: bool,
+}
+
+impl ImageRules {
+    /// The rules of these classes, by their lists; none: every image.
+    pub fn of<'l>(lists: impl IntoIterator<Item = Option<&'l [String]>>) -> Self {
+        let mut rules = Self::default();
+        for list in lists {
+            match list {
+                Some(list) if !list.iter().any(|entry| entry == "*") => rules.some_are_listed = true,
+                _ => rules.all_are_allowed = true,
+            }
+        }
+        rules
+    }
 }
 
 /// Name of a Job. It follows from the recycling, so that control finds it after a restart.
@@ -61,6 +88,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         assignment,
         pool,
         platform_pods,
+        images,
     } = on;
     let image = pool.scrub.image.as_ref().unwrap_or(&settings.image);
     let env = json!([
@@ -97,8 +125,13 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
             (steps, pool.timeouts.scrub())
         }
         JobKind::Validate => {
-            let check = [vec!["check".to_owned()], mps_arguments(pool), driver_arguments(pool)].concat();
-            let check = own("check", &check);
+            let check = [
+                vec![CHECK.to_owned()],
+                mps_arguments(pool),
+                driver_arguments(pool),
+                risk_arguments(pool, *images),
+            ];
+            let check = own(CHECK, &check.concat());
             let steps = std::iter::once(check)
                 .chain(pool.validate.custom.iter().map(custom))
                 .collect();
@@ -171,6 +204,19 @@ fn mps_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
 fn driver_arguments(pool: &HostNodePoolSpec) -> Vec<String> {
     let root = pool.driver_root().map(|root| format!("--driver-root={root}"));
     root.into_iter().collect()
+}
+
+/// The arguments that say which risks of a node matter, and whether it goes to no tenant if it has one.
+fn risk_arguments(pool: &HostNodePoolSpec, images: ImageRules) -> Vec<String> {
+    let refuses = pool.validate.risk_policy == RiskPolicy::Quarantine;
+    let flags = [
+        ("--refuse-risks", refuses),
+        ("--images-are-listed", images.some_are_listed),
+        ("--all-images-are-allowed", images.all_are_allowed),
+    ];
+    let flags = { flags.into_iter() }.filter_map(|(flag, is_set)| is_set.then(|| flag.to_owned()));
+    let accepted = { pool.validate.accepted_risks.iter() }.map(|risk| format!("--accept-risk={}", risk.name()));
+    flags.chain(accepted).collect()
 }
 
 fn container(name: &str, image: &str, env: &Value) -> Value {

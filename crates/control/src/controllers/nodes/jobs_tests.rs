@@ -37,6 +37,7 @@ fn jobs_are_as_reviewed() {
         assignment: &assignment,
         pool: &pool,
         platform_pods: &platform_pods,
+        images: ImageRules::default(),
     };
     insta::assert_yaml_snapshot!("scrub", build(JobKind::Scrub, &settings, &on));
     insta::assert_yaml_snapshot!("validate", build(JobKind::Validate, &settings, &on));
@@ -70,6 +71,7 @@ fn folders_of_nvidia_are_named_to_the_steps_that_need_them() {
             assignment: &assignment,
             pool: &pool,
             platform_pods: &[],
+            images: ImageRules::default(),
         };
         let pod = build(kind, &NodeJobs::default(), &on)
             .spec
@@ -107,11 +109,45 @@ fn images_of_programs_that_are_away_for_the_scrub_are_named_to_the_step_that_rem
         assignment: &assignment,
         pool: &pool,
         platform_pods: &[],
+        images: ImageRules::default(),
     };
     assert_eq!(
         arguments(ScrubStep::Images, &on),
         ["images", "--keep=q.example/base/", "--keep-image=q.example/plugin:1"]
     );
+}
+
+#[test]
+fn the_check_knows_which_risks_matter() {
+    let arguments = |validate: &Value, images: ImageRules| {
+        let pool = pool(&json!({"nodeSelector": {}, "validate": validate}));
+        risk_arguments(&pool, images)
+    };
+    let (listed, all) = (
+        ImageRules::of([Some(&["docker.io/*".to_owned()][..])]),
+        ImageRules::of([None]),
+    );
+    assert!(arguments(&json!({}), ImageRules::default()).is_empty());
+    assert_eq!(arguments(&json!({}), listed), ["--images-are-listed"]);
+    assert_eq!(arguments(&json!({}), all), ["--all-images-are-allowed"]);
+    let strict = json!({"riskPolicy": "Quarantine", "acceptedRisks": ["BootstrapCredentials", "ShortNames"]});
+    assert_eq!(
+        arguments(&strict, ImageRules::default()),
+        [
+            "--refuse-risks",
+            "--accept-risk=BootstrapCredentials",
+            "--accept-risk=ShortNames"
+        ]
+    );
+}
+
+#[test]
+fn a_list_with_a_star_alone_is_every_image() {
+    let (some, star) = (["q.example/*".to_owned()], ["*".to_owned()]);
+    let both = ImageRules::of([Some(&some[..]), Some(&star[..])]);
+    assert!(both.some_are_listed && both.all_are_allowed);
+    assert_eq!(ImageRules::of([Some(&star[..])]), ImageRules::of([None]));
+    assert_eq!(ImageRules::of([]), ImageRules::default());
 }
 
 #[test]

@@ -48,7 +48,7 @@ async fn apply_action(pass: &Pass<'_>, action: &Action) -> Result<Applied, Recon
     let patched = match &action.kind {
         // No pod of the tenant was ever on it.
         ActionKind::CancelReservation | ActionKind::Release { .. } if assignment.state.is_pending() => {
-            pass.free_node(node, Some(&assignment), &reason).await?
+            pass.free_node(node, Some(&assignment), &reason, None).await?
         }
         ActionKind::Release { drain_at } => match cordon(pass, assignment, *drain_at, &reason) {
             Some(cordoned) => pass.write_assignment(node, &cordoned, &[]).await?,

@@ -102,6 +102,13 @@ pub(super) async fn publish_reservation_rejected(pass: &Pass<'_>, node: &Node, w
     publish(pass, node, EventType::Warning, "ReservationRejected", &message).await;
 }
 
+/// Publishes the risks that the validation of a node found.
+pub(super) async fn publish_risks(pass: &Pass<'_>, node: &Node, risks: &str) {
+    tracing::warn!(node = node.name_any(), risks, "the set-up of a node has risks");
+    let message = format!("the set-up of the node has risks, and it can be assigned all the same: {risks}");
+    publish(pass, node, EventType::Warning, "RisksFound", &message).await;
+}
+
 /// Whether all that changed is that a cordoned node is reclaimed earlier.
 fn is_reclaimed_earlier(before: Option<&Assignment>, after: Option<&Assignment>) -> bool {
     before.zip(after).is_some_and(|(before, after)| {

@@ -5,11 +5,12 @@ use crate::{
     controllers::nodes::jobs::{self, NodeJobs, OnNode},
     error::{ReconcileError, api},
 };
-use berth_api::system;
+use berth_api::{labels, system, text::one_line};
 use berth_node_lifecycle::{
     Assignment,
     transitions::{JobKind, JobState},
 };
+use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, Client,
@@ -62,6 +63,55 @@ async fn failure_message(client: &Client, job: &str) -> Option<String> {
         })
 }
 
+/// What the validation of a node has reported of its risks: none if it has reported nothing, as an earlier version of the scrub program;
+/// [`labels::NODE_RISKS_NONE`] if there are none.
+pub(super) async fn get_reported_risks(
+    client: &Client,
+    node: &str,
+    assignment: &Assignment,
+) -> Result<Option<String>, ReconcileError> {
+    let job = jobs::name(JobKind::Validate, node, assignment);
+    let pods: Api<Watched<Pod>> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
+    let mut found = None;
+    let listed = for_each(&pods, params, |pod| {
+        if found.is_none() {
+            found = pod.readable().and_then(|pod| read_report(&pod, node));
+        }
+    });
+    listed.await.map_err(api("list the pods of a node's Job"))?;
+    Ok(found)
+}
+
+/// What the pod that has validated a node has reported of its risks.
+fn read_report(pod: &Pod, node: &str) -> Option<String> {
+    // With the credential of another node's kubelet, a mirror pod there can have the label as well.
+    if pod.spec.as_ref()?.node_name.as_deref() != Some(node) {
+        return None;
+    }
+    let status = pod.status.as_ref()?;
+    // Of a Job that has tried twice, the first pod has checked the node as well.
+    if status.phase.as_deref() != Some("Succeeded") {
+        return None;
+    }
+    let mut checks = { status.init_container_statuses.iter() }
+        .flatten()
+        .filter(|container| container.name == jobs::CHECK)
+        .filter_map(|container| container.state.as_ref()?.terminated.as_ref());
+    read_risks(checks.next()?.message.as_deref()?)
+}
+
+/// The risks in the termination message of a check, separated by `; `. Root on a node writes what it likes: no more than some text is kept.
+fn read_risks(message: &str) -> Option<String> {
+    const MAX_LENGTH: usize = 1_000;
+    if message.trim() == "no risk" {
+        return Some(labels::NODE_RISKS_NONE.to_owned());
+    }
+    let risks: Vec<&str> = message.lines().filter_map(|line| line.strip_prefix("risk: ")).collect();
+    let joined: String = one_line(&risks.join("; ")).chars().take(MAX_LENGTH).collect();
+    (!joined.is_empty()).then_some(joined)
+}
+
 /// Starts a Job, unless it exists.
 pub(super) async fn start_job(
     client: &Client,
@@ -88,4 +138,25 @@ pub(super) async fn delete_jobs(client: &Client, node: &str, assignment: &Assign
         optional(deleted).map_err(api("delete a node's Job"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn risks_are_the_lines_that_say_so() {
+        for (message, expected) in [
+            ("no risk\n", Some(labels::NODE_RISKS_NONE)),
+            ("risk: A: a\nrisk: B: b", Some("A: a; B: b")),
+            ("something else\nrisk: A: \u{1b}[1ma", Some("A: \u{fffd}[1ma")),
+            ("clean; no NVIDIA GPU on this node", None),
+            ("risk: ", None),
+            ("", None),
+        ] {
+            assert_eq!(read_risks(message).as_deref(), expected, "{message}");
+        }
+        let long = format!("risk: {}", "ä".repeat(5_000));
+        assert_eq!(read_risks(&long).unwrap().chars().count(), 1_000);
+    }
 }

@@ -12,6 +12,7 @@ mod events;
 mod failures;
 mod jobs;
 mod reserve;
+mod risks;
 mod transitions;
 mod write;
 
@@ -20,7 +21,7 @@ mod tests;
 
 use crate::{
     controllers::nodes::NodesContext,
-    controllers::nodes::jobs::NodeJobs,
+    controllers::nodes::jobs::{ImageRules, NodeJobs},
     error::{ReconcileError, api},
     events::EventRecorder,
     metrics::{Metrics, NodeStateLabels},
@@ -79,6 +80,8 @@ struct Pass<'a> {
     rejected_nodes: &'a RejectedNodes,
     job_settings: &'a NodeJobs,
     devices: &'a Devices,
+    /// What classes say of images.
+    images: ImageRules,
     now: Timestamp,
     nodes: BTreeMap<String, Arc<Node>>,
     /// Slugs of tenants by UID; none for a tenant whose workloads are gone.
@@ -94,6 +97,7 @@ impl<'a> Pass<'a> {
         let stores = &context.stores;
         let nodes = stores.nodes.state().into_iter().map(|node| (node.name_any(), node));
         let pools = stores.pools.state();
+        let classes = stores.classes.state();
         let tenants = stores.tenants.state().into_iter().filter_map(|cluster| {
             let uid = cluster.uid()?;
             let is_gone = cluster.meta().deletion_timestamp.is_some() && context.tenants.workloads_gone(&uid);
@@ -107,6 +111,7 @@ impl<'a> Pass<'a> {
             rejected_nodes: &context.rejected_nodes,
             job_settings: &context.node_jobs,
             devices: &stores.devices,
+            images: ImageRules::of(classes.iter().map(|class| class.spec.sync.pods.images.as_deref())),
             now: context.clock.now(),
             nodes: nodes.collect(),
             tenants: tenants.collect(),

@@ -190,7 +190,7 @@ async fn keep_all_or_none(
         match outcome {
             Ok(Outcome::Reserved(node, Some(assignment))) if is_rejected => {
                 let why = "the assignment of another node of the same reservation was rejected";
-                match pass.free_node(&node, Some(&assignment), why).await {
+                match pass.free_node(&node, Some(&assignment), why, None).await {
                     Ok(Some(free)) => pass.update_view(free),
                     Ok(None) => {}
                     Err(error) => failures.record("give a reserved node back", reservation.node, error),

@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs};
+use super::{Pass, failures::StepFailures, jobs, risks};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -181,7 +181,7 @@ async fn scrub_formerly_shared_node(pass: &Pass<'_>, node: &Node) -> Result<Appl
             in_use_markers::ensure(&pass.client, node, Use::Tenant("")).await?;
             pass.write_assignment(node, &assignment, &more_labels).await?
         }
-        Transition::Free(why) => pass.free_node(node, None, &why).await?,
+        Transition::Free(why) => pass.free_node(node, None, &why, None).await?,
         _ => None,
     };
     Ok(Applied::of_patch(patched))
@@ -261,6 +261,7 @@ async fn apply_next_transition(
         assignment,
         pool: &pool,
         platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
+        images: pass.images,
     };
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
@@ -302,8 +303,10 @@ async fn apply_transition(
             return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
         }
         Transition::Free(why) => {
+            let risks = risks::get_reported(pass, on).await?;
             return Ok(Applied::of_patch(
-                pass.free_node(node, Some(on.assignment), &why).await?,
+                pass.free_node(node, Some(on.assignment), &why, risks.as_deref())
+                    .await?,
             ));
         }
         Transition::EvictPods => {

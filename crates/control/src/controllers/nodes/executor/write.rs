@@ -1,12 +1,13 @@
 //! Writing assignments on nodes.
 
-use super::{Pass, events, jobs};
+use super::{Pass, events, jobs, risks};
 use crate::{
     apply::is_status,
     controllers::in_use_markers,
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
+use berth_api::labels;
 use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -62,12 +63,13 @@ impl Pass<'_> {
     }
 
     /// Removes the assignment of a node, its in-use marker and the Jobs of its recycling. The marker of a node whose pool is gone stays:
-    /// the node was scrubbed as the defaults say, and is scrubbed as its next pool says before a tenant gets it.
+    /// the node was scrubbed as the defaults say, and is scrubbed as its next pool says before a tenant gets it. `risks`: what its validation has reported.
     pub(super) async fn free_node(
         &self,
         node: &Node,
         assignment: Option<&Assignment>,
         why: &str,
+        risks: Option<&str>,
     ) -> Result<Option<Node>, ReconcileError> {
         let name = node.name_any();
         let is_clean =
@@ -80,8 +82,15 @@ impl Pass<'_> {
         } else {
             None
         };
-        let patched = self.patch_node(node, &clear_assignment_patch(node), "Free").await?;
+        let mut body = clear_assignment_patch(node);
+        if let Some(risks) = risks {
+            body["metadata"]["annotations"][labels::NODE_RISKS] = risks.into();
+        }
+        let patched = self.patch_node(node, &body, "Free").await?;
         if patched.is_some() {
+            if let Some(risks) = risks {
+                risks::publish_new(self, node, risks).await;
+            }
             if let Some(marker) = &marker {
                 in_use_markers::delete(&self.client, marker).await?;
             }

@@ -6,6 +6,7 @@ mod evicted;
 mod gpu_clients;
 mod in_use;
 mod markers;
+mod risks;
 
 use super::*;
 use crate::testing::merge;
@@ -117,6 +118,7 @@ impl Fixture {
             rejected_nodes: &self.rejected,
             job_settings: &NodeJobs::default(),
             devices: &self.devices,
+            images: ImageRules::default(),
             now: Timestamp::from_second(now).unwrap(),
             nodes,
             tenants: [(TENANT.to_owned(), Some(SLUG.to_owned()))].into(),
