@@ -241,7 +241,7 @@ fn known_values(field: &str) -> Option<Vec<Value>> {
         "ingressClassName" => json!(["nginx"]),
         "runtimeClassName" => json!(["gvisor"]),
         "schedulerName" => json!(["default-scheduler", "gangs"]),
-        "serviceAccountName" | "serviceAccount" => json!(["default"]),
+        "namespace" | "serviceAccountName" | "serviceAccount" => json!(["default"]),
         "deviceClassName" => json!(["gpu"]),
         "host" => json!(["a.policies.example.com", "*.policies.example.com"]),
         "path" => json!(["/a", "/a/b", "a"]),
@@ -252,8 +252,6 @@ fn known_values(field: &str) -> Option<Vec<Value>> {
         "cidr" => json!(["10.20.1.0/24", "192.0.2.0/24", "2001:db8::/64"]),
         "ip" | "clusterIP" | "addresse" | "nameserver" => json!(["192.0.2.7"]),
         "hostname" | "subdomain" => json!(["a", "b"]),
-        "nodeName" => json!(["a"]),
-        "namespace" => json!(["default"]),
         "apiGroup" => json!(["", null, "snapshot.storage.k8s.io"]),
         "kind" => json!(["PersistentVolumeClaim", "VolumeSnapshot"]),
         "fieldPath" => json!([
@@ -264,9 +262,9 @@ fn known_values(field: &str) -> Option<Vec<Value>> {
             "metadata.uid"
         ]),
         "resource" => json!(["limits.cpu", "requests.memory"]),
-        "externalName" => json!(["a.example.com"]),
+        "audience" | "externalName" => json!(["a.example.com"]),
         "dnsPolicy" => json!(["ClusterFirst", "Default", "ClusterFirstWithHostNet"]),
-        "claimName" => json!(["a"]),
+        "claimName" | "nodeName" => json!(["a"]),
         "maxSkew" => json!([1, 2]),
         "driver" => json!(["scratch.example.com"]),
         "defaultMode" | "mode" => json!([0o400, 0o644]),
@@ -274,7 +272,6 @@ fn known_values(field: &str) -> Option<Vec<Value>> {
         "seconds" | "periodSecond" | "expirationSeconds" => json!([600, 3600]),
         "signerName" => json!(["example.com/signer"]),
         "expression" => json!(["true", "device.driver == 'gpu.example.com'"]),
-        "audience" => json!(["a.example.com"]),
         _ => return None,
     };
     values.as_array().cloned()

@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(failures.postponed(begun), Some((Failure::Silent, RETRY)));
         assert_eq!(
             failures.postponed(begun + second),
-            Some((Failure::Silent, RETRY - second))
+            Some((Failure::Silent, RETRY.saturating_sub(second)))
         );
         assert_eq!(failures.postponed(begun + RETRY), None);
         // The next one that fails is enough.
