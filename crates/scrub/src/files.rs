@@ -58,7 +58,7 @@ pub(crate) fn resolve(root: &Path, path: &str) -> PathBuf {
     while let Some(part) = ahead.pop() {
         match Path::new(&part).components().next() {
             Some(Component::RootDir) => {
-                place = root.to_owned();
+                root.clone_into(&mut place);
                 depth = 0;
             }
             Some(Component::ParentDir) if depth > 0 => {

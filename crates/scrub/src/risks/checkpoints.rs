@@ -97,14 +97,14 @@ fn containerd_restores(version: Option<Version>, settings: &[Setting]) -> bool {
         return true;
     }
     let mut of_restore = { settings.iter() }.filter(|setting| setting.is("enable_experimental_restore_via_create"));
-    of_restore.any(|setting| setting.value() == "true") && last(settings, "enable_criu") != Some("false")
+    of_restore.any(|setting| setting.value() == "true") && last(settings, "enable_criu").as_deref() != Some("false")
 }
 
 /// CRI-O restores by default since 1.30, and only makes checkpoints by default since 1.34.14, 1.35.9 and 1.36.6. Earlier versions do not know
 /// `container_level_enabled`, and do not complain about it.
 fn cri_o_restores(version: Option<Version>, settings: &[Setting]) -> bool {
     let support = last(settings, "enable_criu_support");
-    if support == Some("false") {
+    if support.as_deref() == Some("false") {
         return false;
     }
     let in_series = |series: u32, from: u32| {
@@ -117,7 +117,7 @@ fn cri_o_restores(version: Option<Version>, settings: &[Setting]) -> bool {
         Some(level) if knows_level => level == "checkpoint_restore",
         _ => {
             let by_default = !knows_level && version.is_none_or(|version| version >= Version([1, 30, 0]));
-            by_default || support == Some("true")
+            by_default || support.as_deref() == Some("true")
         }
     }
 }
@@ -125,8 +125,12 @@ fn cri_o_restores(version: Option<Version>, settings: &[Setting]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::risks::toml::settings;
-    use std::fs;
+    use crate::risks::toml;
+    use std::{fs, path::Path};
+
+    fn settings(text: &str) -> Vec<Setting> {
+        toml::settings(Path::new("/etc/a.toml"), text).unwrap()
+    }
 
     fn version(text: &str) -> Option<Version> {
         Version::parse(text)
@@ -188,7 +192,11 @@ mod tests {
             let found = restores(Runtime::CriO, version(text), &settings(config));
             assert_eq!(found, expected, "{text} {config}");
         }
-        let later = settings("enable_criu_support = true\nenable_criu_support = false");
+        let later = [
+            settings("enable_criu_support = true"),
+            settings("enable_criu_support = false"),
+        ]
+        .concat();
         assert!(
             !restores(Runtime::CriO, version("1.30.0"), &later),
             "the last one counts"

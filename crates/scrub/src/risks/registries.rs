@@ -35,9 +35,9 @@ const SECRETS: [&str; 6] = [
 pub(super) fn find(node: &Node) -> Result<Option<String>, Unclean> {
     let runtime = Runtime::of(node);
     let settings = runtime.settings(node, &runtime.daemons(node)?)?;
-    let of_cri_o = last(&settings, "global_auth_file").filter(|path| !FILES.contains(path));
+    let of_cri_o = last(&settings, "global_auth_file").filter(|path| !FILES.contains(&path.as_str()));
     let mut found = Vec::new();
-    for path in FILES.into_iter().chain(of_cri_o) {
+    for path in FILES.into_iter().chain(of_cri_o.as_deref()) {
         found.extend(in_file(path, read(node, path)?.as_deref()));
     }
     for (path, place) in kubelet::credential_providers(node)? {
@@ -94,7 +94,6 @@ fn of_containerd(settings: &[Setting]) -> Vec<String> {
     let mut registries: Vec<&str> = { settings.iter() }
         .filter(|setting| SECRETS.iter().any(|field| setting.is(field)) && !setting.value().is_empty())
         .filter_map(|setting| setting.table.split_once(CONFIGS)?.1.strip_suffix(AUTH))
-        .map(|registry| registry.trim_matches(['"', '\'']))
         .collect();
     registries.dedup();
     registries
@@ -126,10 +125,8 @@ mod tests {
         find(&node).unwrap()
     }
 
-    fn described(what: &str) -> Option<String> {
-        Some(format!(
-            "pods of every tenant can use the credentials for registries of the node: {what}"
-        ))
+    fn described(what: &str) -> String {
+        format!("pods of every tenant can use the credentials for registries of the node: {what}")
     }
 
     #[test]
@@ -137,10 +134,13 @@ mod tests {
         let auths = r#"{"auths": {"q.example": {"auth": "c2VjcmV0"}, "r.example": {"identitytoken": "t"}, "empty.example": {}}}"#;
         assert_eq!(
             found(&[(FILES[0], auths)]),
-            described("/var/lib/kubelet/config.json (q.example, r.example)")
+            Some(described("/var/lib/kubelet/config.json (q.example, r.example)"))
         );
         let older = r#"{"q.example": {"username": "a", "password": "b"}}"#;
-        assert_eq!(found(&[(FILES[3], older)]), described("/root/.dockercfg (q.example)"));
+        assert_eq!(
+            found(&[(FILES[3], older)]),
+            Some(described("/root/.dockercfg (q.example)"))
+        );
         for nothing in ["", "{", "{}", r#"{"auths": {}}"#, r#"{"credsStore": "desktop"}"#, "[]"] {
             assert_eq!(found(&[(FILES[0], nothing)]), None, "{nothing}");
         }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(found(&[kubelet]), None);
         assert_eq!(
             found(&[kubelet, ("/proc/9/root/etc/p", provider)]),
-            described("/etc/p (provider ecr)")
+            Some(described("/etc/p (provider ecr)"))
         );
         assert_eq!(
             found(&[
@@ -164,7 +164,7 @@ mod tests {
                 ("/proc/9/root/etc/p/1.yaml", provider),
                 ("/proc/9/root/etc/p/2.json", "{}")
             ]),
-            described("/etc/p/1.yaml (provider ecr)")
+            Some(described("/etc/p/1.yaml (provider ecr)"))
         );
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let containerd = "[plugins.\"io.containerd.grpc.v1.cri\".registry.configs.\"q.example\".auth]\n  username = \"a\"\n  password = \"b\"\n";
         assert_eq!(
             found(&[("/etc/containerd/config.toml", containerd)]),
-            described("configuration of containerd (q.example)")
+            Some(described("configuration of containerd (q.example)"))
         );
         let tls = "[plugins.\"io.containerd.grpc.v1.cri\".registry.configs.\"q.example\".tls]\n  ca_file = \"a\"\n";
         assert_eq!(found(&[("/etc/containerd/config.toml", tls)]), None);
@@ -186,6 +186,6 @@ mod tests {
             ),
             ("/etc/crio/auth.json", auths),
         ];
-        assert_eq!(found(&cri_o), described("/etc/crio/auth.json (q.example)"));
+        assert_eq!(found(&cri_o), Some(described("/etc/crio/auth.json (q.example)")));
     }
 }

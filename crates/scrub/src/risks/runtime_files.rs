@@ -1,7 +1,7 @@
 //! Which container runtime the node has, and its files with settings.
 
 use super::{
-    names_in, read, read_at,
+    names_in, read_at,
     toml::{Setting, settings},
 };
 use crate::{
@@ -85,8 +85,11 @@ fn main_files(node: &Node, daemons: &[Daemon], usual: &str) -> Vec<(String, Path
 }
 
 /// The settings of a file; none if there is no such file.
-fn of_file(file: &Path) -> Result<Vec<Setting>, Unclean> {
-    Ok(read_at(file)?.map(|text| settings(&text)).unwrap_or_default())
+pub(super) fn of_file(file: &Path) -> Result<Vec<Setting>, Unclean> {
+    match read_at(file)? {
+        Some(text) => settings(file, &text),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// The settings of containerd, with those of the files that its file imports, and of the folder that it imports by default.
@@ -131,20 +134,22 @@ pub(super) fn in_folder(node: &Node, folder: &str, end: &str) -> Result<Vec<Sett
         if !file.ends_with(end) {
             continue;
         }
-        let text = read(node, &format!("{}/{file}", folder.trim_end_matches('/')))?;
-        all.extend(text.map(|text| settings(&text)).unwrap_or_default());
+        all.extend(of_file(&resolve(
+            node.root(),
+            &format!("{}/{file}", folder.trim_end_matches('/')),
+        ))?);
     }
     Ok(all)
 }
 
 /// The value of an option that counts: the last one.
-pub(super) fn last<'s>(all: &'s [Setting], option: &str) -> Option<&'s str> {
+pub(super) fn last(all: &[Setting], option: &str) -> Option<String> {
     let mut latest_first = all.iter().rev();
     latest_first.find(|setting| setting.is(option)).map(Setting::value)
 }
 
 /// The entries of a list that count: those of the last one.
-pub(super) fn last_list<'s>(all: &'s [Setting], option: &str) -> Vec<&'s str> {
+pub(super) fn last_list(all: &[Setting], option: &str) -> Vec<String> {
     let mut latest_first = all.iter().rev();
     let found = latest_first.find(|setting| setting.is(option));
     found.map(Setting::list).unwrap_or_default()

@@ -2,12 +2,12 @@
 //! one of Docker Hub.
 
 use super::{
-    read,
-    runtime_files::{Runtime, in_folder, last_list},
+    read_at,
+    runtime_files::{Runtime, in_folder, last_list, of_file},
     some_of,
     toml::settings,
 };
-use crate::{Unclean, node::Node};
+use crate::{Unclean, files::resolve, node::Node};
 
 /// The registry that names without a registry belong to.
 const DOCKER_HUB: &str = "docker.io";
@@ -33,22 +33,22 @@ pub(super) fn find(node: &Node) -> Result<Option<String>, Unclean> {
     }
     let mut all = Vec::new();
     for file in FILES {
-        if let Some(text) = read(node, file)? {
-            all.extend(settings(&text));
+        let file = resolve(node.root(), file);
+        if let Some(text) = read_at(&file)? {
+            all.extend(settings(&file, &text)?);
             break;
         }
     }
     for folder in FOLDERS {
         all.extend(in_folder(node, folder, ".conf")?);
     }
-    all.extend(read(node, RECORDED)?.map(|text| settings(&text)).unwrap_or_default());
+    all.extend(of_file(&resolve(node.root(), RECORDED))?);
     let registries = last_list(&all, "unqualified-search-registries");
     let others: Vec<String> = { registries.into_iter() }
-        .filter(|registry| *registry != DOCKER_HUB)
-        .map(str::to_owned)
+        .filter(|registry| registry != DOCKER_HUB)
         .collect();
     let aliases: Vec<String> = { all.iter() }
-        .filter(|setting| setting.table == ALIASES && !is_same(setting.key(), setting.value()))
+        .filter(|setting| setting.table == ALIASES && !is_same(setting.key(), &setting.value()))
         .map(|setting| format!("{} to {}", setting.key(), setting.value()))
         .collect();
     let mut found = Vec::new();

@@ -214,7 +214,9 @@ fn risk_arguments(pool: &HostNodePoolSpec, images: ImageRules) -> Vec<String> {
         ("--images-are-listed", images.some_are_listed),
         ("--all-images-are-allowed", images.all_are_allowed),
     ];
-    let flags = { flags.into_iter() }.filter_map(|(flag, is_set)| is_set.then(|| flag.to_owned()));
+    let flags = { flags.into_iter() }
+        .filter(|(_, is_set)| *is_set)
+        .map(|(flag, _)| flag.to_owned());
     let accepted = { pool.validate.accepted_risks.iter() }.map(|risk| format!("--accept-risk={}", risk.name()));
     flags.chain(accepted).collect()
 }
