@@ -230,6 +230,26 @@ mod tests {
         assert_eq!(engine.metrics.events_dropped.get(), 10);
     }
 
+    #[tokio::test]
+    async fn events_that_are_written_are_counted_and_those_of_a_list_are_not() {
+        let engine = engine();
+        let store = engine.cache.stores.host(KindId::Event);
+        let name = Name::new("", "train.1");
+        let put = |version: &str| {
+            let event = json!({"metadata": {"name": "train.1", "resourceVersion": version}});
+            store.watched(name.clone(), Stored::from(event).of_bytes(500));
+            engine.count_event(&name);
+            engine.metrics.host_writes.event_bytes.get()
+        };
+        store.list_begins();
+        assert_eq!(put("5"), 0, "it was written before the list");
+        store.list_ends();
+        assert_eq!((put("6"), put("7")), (500, 1000), "each version is kept by etcd");
+        store.forget(&name);
+        engine.count_event(&name);
+        assert_eq!(engine.metrics.host_writes.event_bytes.get(), 1000, "it is gone");
+    }
+
     #[test]
     fn of_the_tenants_events_only_what_tells_a_copy_is_read() {
         // As a tree, each of these maps takes a hundred times its text.

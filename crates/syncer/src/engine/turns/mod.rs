@@ -15,6 +15,7 @@
 //! |---|---|
 //! | of an object of more than [`LARGE`] bytes | earlier large ones |
 //! | of a smaller one | earlier small ones: large objects never delay small ones |
+//! | that makes a pod | earlier ones that do, in a line of their own, while too many [Events](events) are written. Then for what follows |
 //! | that makes controllers of the host work | earlier ones that do, in a line of their own. Then for its bytes, as above |
 //! | of an object that the tenant's API server waits for | nothing, and delays others |
 //! | that renews tokens, in a small Secret | nothing, and delays others |
@@ -27,6 +28,7 @@
 //!
 //! A reconciliation [without the tenant](super::host_first) may not get to its write, so it changes nothing of what its key has or waits for.
 
+mod events;
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +39,7 @@ use berth_sync_rules::{
     model::{HostLimits, resource::Key},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -107,11 +109,18 @@ pub(super) enum LineKind {
     Bytes(Size),
     /// For requests of the host's controllers.
     Requests,
+    /// For bytes of Events: new pods.
+    Events,
 }
 
 impl LineKind {
     /// All.
-    pub(super) const ALL: [Self; 3] = [Self::Bytes(Size::Large), Self::Bytes(Size::Small), Self::Requests];
+    pub(super) const ALL: [Self; 4] = [
+        Self::Bytes(Size::Large),
+        Self::Bytes(Size::Small),
+        Self::Requests,
+        Self::Events,
+    ];
 }
 
 /// The turns of all writes.
@@ -119,10 +128,13 @@ pub(super) struct Turns {
     large: Line,
     small: Line,
     requests: Line,
+    events: Line,
     /// Bytes that were taken for keys whose turn it is.
     granted: Mutex<HashMap<Key, u64>>,
     /// Requests that were taken for keys which have not written yet.
     granted_requests: Mutex<Grants>,
+    /// Pods whose turn it is although Events are written, and which are not made yet.
+    granted_events: Mutex<HashSet<Key>>,
 }
 
 /// Writes that wait for the same.
@@ -170,7 +182,8 @@ pub(super) struct Begun {
     /// The bytes of its turn, if that has come.
     granted: Option<u64>,
     has_requests: bool,
-    asked: [u32; 3],
+    has_events: bool,
+    asked: [u32; 4],
 }
 
 /// What a key keeps of its turns when a reconciliation ends.
@@ -234,8 +247,10 @@ impl Turns {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
             requests: Line::new(allowance, requests),
+            events: Line::new(SMALL_ALLOWANCE, rate / events::PART_OF_RATE),
             granted: Mutex::default(),
             granted_requests: Mutex::new(Grants::new(allowance)),
+            granted_events: Mutex::default(),
         }
     }
 
@@ -244,6 +259,7 @@ impl Turns {
             LineKind::Bytes(Size::Large) => &self.large,
             LineKind::Bytes(Size::Small) => &self.small,
             LineKind::Requests => &self.requests,
+            LineKind::Events => &self.events,
         }
     }
 
@@ -257,6 +273,9 @@ impl Turns {
                 lock(&self.granted).insert(key.clone(), amount);
             }
             LineKind::Requests => lock(&self.granted_requests).add(key, amount),
+            LineKind::Events => {
+                lock(&self.granted_events).insert(key.clone());
+            }
         }
     }
 
@@ -295,6 +314,7 @@ impl Turns {
 
     /// A key has written what it asked for. Returns the requests that it had taken.
     pub(super) fn spend(&self, key: &Key) -> u64 {
+        lock(&self.granted_events).remove(key);
         lock(&self.granted_requests).remove(key)
     }
 
@@ -342,6 +362,7 @@ impl Turns {
         Begun {
             granted: lock(&self.granted).get(key).copied(),
             has_requests: lock(&self.granted_requests).contains(key),
+            has_events: lock(&self.granted_events).contains(key),
             asked: LineKind::ALL.map(|kind| self.line(kind).asked(key)),
         }
     }
@@ -360,6 +381,9 @@ impl Turns {
             lock(&self.granted_requests).start(key, now());
         } else if begun.has_requests {
             lock(&self.granted_requests).remove(key);
+        }
+        if keeps == Keeps::Nothing && begun.has_events {
+            lock(&self.granted_events).remove(key);
         }
         for (kind, asked) in LineKind::ALL.into_iter().zip(begun.asked) {
             let line = self.line(kind);

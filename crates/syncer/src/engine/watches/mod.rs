@@ -116,8 +116,11 @@ impl Engine {
             keeps_last: side == Side::Host && self.cache.rules_to_host(id).is_some(),
             differs_in_status: differs_in_status(side, self.cache.kind(id)),
             changed: &|name: Name, only_status: bool| {
-                if matches!(self.cache.kind(id).direction, Direction::Events) && self.forget_surplus_event(&name) {
-                    return;
+                if matches!(self.cache.kind(id).direction, Direction::Events) {
+                    self.count_event(&name);
+                    if self.forget_surplus_event(&name) {
+                        return;
+                    }
                 }
                 if side == Side::Host && !store.contains(&name) {
                     self.refused_kinds.allow(id);
