@@ -1,0 +1,192 @@
+//! Strays: host objects that name an object of the tenant and do not have the name that the syncer gives to what it makes for that one.
+//!
+//! The syncer makes none. With a stolen credential somebody can make as many as quotas allow, beside the host object that there should be. In a store each
+//! would take the place of that one, and lead traffic for as long as it exists. So they come into no store, and are deleted as soon as a watch reports them.
+
+use super::{
+    Engine,
+    api::{CallError, Delete},
+    lock,
+};
+use berth_sync_rules::model::{
+    Direction, KindId,
+    resource::{Name, host_name},
+    store::Stored,
+};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// Pause before those are deleted again that could not be deleted.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Strays that are not deleted yet.
+#[derive(Default)]
+pub(super) struct Strays {
+    /// Their UIDs, by kind and by their own names.
+    found: Mutex<HashMap<(KindId, Box<str>), Box<str>>>,
+    is_found: Notify,
+}
+
+impl Engine {
+    /// Whether a host object that a watch reports for the object `name` of the tenant is a stray. If so, it is deleted.
+    pub(super) fn is_stray(&self, id: KindId, name: &Name, host: &Stored) -> bool {
+        match self.cache.kind(id).direction {
+            Direction::ToHost(_) | Direction::Tokens => {}
+            // Others have made these.
+            Direction::Nodes | Direction::Schedule | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => {
+                return false;
+            }
+        }
+        // Most events are about objects that are known: the name of these need not be made again.
+        let known = self.cache.stores.host(id).get(name);
+        let is_known = known.is_some_and(|known| known.name == host.name);
+        if is_known || *host.name == *host_name(id, name) {
+            return false;
+        }
+        if host.deletion.is_none() {
+            lock(&self.strays.found).insert((id, host.name.clone()), host.uid.clone());
+            self.strays.is_found.notify_one();
+        }
+        true
+    }
+
+    /// Deletes strays, for ever.
+    pub(super) async fn delete_strays(self: Arc<Self>) {
+        loop {
+            self.strays.is_found.notified().await;
+            while !self.delete_found_strays().await {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Deletes those that are found. Returns whether the host has answered for each.
+    async fn delete_found_strays(&self) -> bool {
+        let found: Vec<_> = {
+            let found = lock(&self.strays.found);
+            found.iter().map(|(stray, uid)| (stray.clone(), uid.clone())).collect()
+        };
+        let mut is_done = true;
+        for (stray, uid) in found {
+            let (id, name) = (stray.0, &*stray.1);
+            match self.delete_stray(id, name, &uid).await {
+                Ok(deleted) => {
+                    // Nothing, if it was gone already.
+                    if !deleted.is_null() {
+                        tracing::warn!(
+                            kind = id.label(),
+                            name,
+                            "deleted a host object that names an object of the tenant and was not made for it by this syncer"
+                        );
+                        self.metrics.strays.inc();
+                    }
+                    self.forget_stray(&stray, &uid);
+                }
+                // Another object has the name. If it is a stray as well, the watch reports it.
+                Err(CallError::Conflict(_)) => self.forget_stray(&stray, &uid),
+                Err(error) => {
+                    tracing::warn!(kind = id.label(), name, %error, "cannot delete a host object that this syncer has not made");
+                    is_done = false;
+                }
+            }
+        }
+        is_done
+    }
+
+    async fn delete_stray(&self, id: KindId, name: &str, uid: &str) -> Result<Value, CallError> {
+        let Some((_, spec)) = self.cache.kind(id).host else {
+            return Ok(Value::Null);
+        };
+        let how = Delete {
+            uid,
+            version: None,
+            grace_seconds: self.cache.rules_to_host(id).and_then(|kind| kind.orphan_grace()),
+        };
+        let namespace = &self.cache.tenant.workload_namespace;
+        self.host.delete(spec.resource, namespace, name, how).await
+    }
+
+    fn forget_stray(&self, stray: &(KindId, Box<str>), uid: &str) {
+        let mut found = lock(&self.strays.found);
+        if found.get(stray).is_some_and(|known| **known == *uid) {
+            found.remove(stray);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        scripted::{Failure, Scripted},
+        test_engine::tenant,
+    };
+    use super::*;
+    use berth_api::SyncPolicy;
+    use serde_json::json;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A host object of this name, for the object `team/web` of the tenant.
+    fn host_object(name: &str, uid: &str) -> Stored {
+        Stored::from(
+            json!({"metadata": {"name": name, "uid": uid, "resourceVersion": "7", "annotations": {
+            "berth.dev/origin-namespace": "team", "berth.dev/origin-name": "web", "berth.dev/origin-uid": "tenant-uid"}}}),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_names_an_object_under_another_name_is_deleted_until_the_host_has_done_it() {
+        let is_down = Arc::new(AtomicBool::new(true));
+        let fails = Arc::clone(&is_down);
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), move |call| {
+            (fails.load(Ordering::Relaxed) && call.starts_with("host DELETE")).then_some(Failure::Refused(500))
+        });
+        let (engine, web) = (&scripted.engine, Name::new("team", "web"));
+        for id in [KindId::Service, KindId::Pod, KindId::PodToken] {
+            assert!(!engine.is_stray(id, &web, &host_object(&host_name(id, &web), "own")));
+        }
+        assert!(!engine.is_stray(KindId::Event, &web, &host_object("web.1", "event")));
+        assert!(scripted.engine.delete_found_strays().await, "there is none");
+        assert!(engine.is_stray(KindId::Service, &web, &host_object("second", "s")));
+        assert!(engine.is_stray(KindId::Pod, &web, &host_object("third", "t")));
+        let deleting = tokio::spawn(Arc::clone(engine).delete_strays());
+        scripted.expect_soon("host DELETE", "/services/second").await;
+        is_down.store(false, Ordering::Relaxed);
+        let is_over = async || {
+            while !lock(&engine.strays.found).is_empty() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), is_over()).await.unwrap();
+        assert_eq!(engine.metrics.strays.get(), 2);
+        let sent = scripted.sent("host DELETE", "/pods/third");
+        let last = sent.last().unwrap();
+        assert_eq!(
+            (&last["preconditions"]["uid"], &last["gracePeriodSeconds"]),
+            (&json!("t"), &json!(1)),
+            "this very pod, as one without a pod in the tenant"
+        );
+        deleting.abort();
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_known_is_none_and_one_that_ends_is_not_deleted_again() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, web) = (&scripted.engine, KindId::Service, Name::new("team", "web"));
+        let own = host_name(id, &web);
+        engine
+            .cache
+            .stores
+            .host(id)
+            .watched(web.clone(), host_object(&own, "own"));
+        assert!(!engine.is_stray(id, &web, &host_object(&own, "own")));
+        let ending = json!({"metadata": {"name": "second", "uid": "s", "resourceVersion": "8", "deletionTimestamp": "2026-05-01T10:00:00Z"}});
+        assert!(engine.is_stray(id, &web, &Stored::from(ending)));
+        assert!(engine.delete_found_strays().await);
+        assert!(scripted.calls("host DELETE", "").is_empty());
+    }
+}
