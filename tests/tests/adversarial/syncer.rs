@@ -417,9 +417,14 @@ pub(crate) async fn a_second_object_beside_one_of_the_syncers_is_deleted(host: A
     let services: Api<Service> = Api::namespaced(as_syncer(&host, &tenant).await, &tenant.id.workload_namespace());
     let on_host = async || {
         let all = services.list(&ListParams::default()).await.unwrap().items;
-        let origin = |service: &Service| service.annotations().get(labels::ORIGIN_NAME).cloned();
-        let mut named = all.into_iter().filter(|service| origin(service).as_deref() == Some("twin"));
-        named.find(|service| service.name_any() != "second")
+        let is_named = |service: &Service| {
+            service
+                .annotations()
+                .get(labels::ORIGIN_NAME)
+                .is_some_and(|name| name == "twin")
+        };
+        all.into_iter()
+            .find(|service| is_named(service) && service.name_any() != "second")
     };
     until_true("the Service is on the host", SOON, async || on_host().await.is_some()).await;
     let before = on_host().await.unwrap().uid();
@@ -437,5 +442,8 @@ pub(crate) async fn a_second_object_beside_one_of_the_syncers_is_deleted(host: A
 
     let own: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
     own.delete("twin", &DeleteParams::default()).await.unwrap();
-    until_true("it is known after that", SOON, async || on_host().await.is_none()).await;
+    until_true("the syncer deletes its own with the tenant's", SOON, async || {
+        on_host().await.is_none()
+    })
+    .await;
 }
