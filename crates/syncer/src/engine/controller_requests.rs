@@ -71,7 +71,7 @@ impl ObjectSync<'_> {
     pub(super) async fn report_wait(&self, wait: Wait) -> Outcome {
         match wait {
             Wait::Requests(Turn::Later { takes_long: true }) => self.record_wait_for_controllers().await,
-            Wait::Events(Turn::Later { takes_long: true }) => self.engine.report_wait_for_events(&self.key()).await,
+            Wait::Events(Turn::Later { takes_long: true }) => self.record_wait_for_events().await,
             Wait::Requests(_) | Wait::Events(_) => {}
             Wait::Bytes(turn) => self.engine.report_wait(&self.key(), turn).await,
             Wait::Endpoints => return self.wait_to_change_endpoints().await,
@@ -93,6 +93,18 @@ impl ObjectSync<'_> {
     pub(super) fn count_requests(&self) {
         let requests = self.engine.turns.spend(&self.key());
         self.engine.metrics.host_writes.controller_requests.inc_by(requests);
+    }
+
+    async fn record_wait_for_events(&self) {
+        let rate = self.engine.cache.tenant.host_limits.write_bytes_per_second / turns::EVENTS_PART;
+        let message = format!(
+            "The pod waits for its turn to be made on the host cluster: more than {rate} bytes of Events a second are written there about objects of \
+             this cluster. Look for pods that fail and are made again and again, or ask the platform team to raise spec.limits.hostWriteBytesPerSecond \
+             of the class."
+        );
+        self.engine
+            .record_event(&self.key(), Level::Normal, turns::DELAYED, &message)
+            .await;
     }
 
     async fn record_wait_for_controllers(&self) {

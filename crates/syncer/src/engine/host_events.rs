@@ -61,6 +61,16 @@ async fn write(engine: &Engine, copy: &TenantEvent) -> Result<&'static str, Call
 }
 
 impl Engine {
+    /// Counts an Event that the host's watch reports. What a list has was written before.
+    pub(super) fn count_event(&self, name: &Name) {
+        let store = self.cache.stores.host(KindId::Event);
+        if let Some(event) = store.get(name).filter(|_| !store.is_listing()) {
+            let bytes = u64::from(event.bytes);
+            self.turns.take_event(bytes);
+            self.metrics.host_writes.event_bytes.inc_by(bytes);
+        }
+    }
+
     /// Forgets an Event of the host that would not be copied any more, or for which there is no room. Returns whether it is forgotten. A list has
     /// those of the last hour: a kubelet may write fifty in a second.
     pub(super) fn forget_surplus_event(&self, name: &Name) -> bool {

@@ -8,6 +8,10 @@
 //! Controllers of the host make a few requests a second for all tenants together, and one small pod with claims can cost them dozens. So a write takes
 //! [these](berth_sync_rules::model::ToHost::controller_requests) from another allowance, before its bytes.
 //!
+//! Scheduler, kubelets and controllers write Events about the tenant's objects. About one pod a kubelet writes 25 at once at most, and then one in five minutes:
+//! many come only from pods that are made again and again. So the bytes of those that the watch reports are taken from a third allowance, and a pod that is
+//! made waits while nothing is left. How many it will have nobody knows before: it takes [little](EVENTS_OF_POD) itself, by which pods come one after another.
+//!
 //! A syncer starts with a tenth of each allowance: what was taken before is forgotten then, and teams can cause restarts. A start itself writes nothing, unless
 //! objects become something else than before.
 //!
@@ -15,7 +19,7 @@
 //! |---|---|
 //! | of an object of more than [`LARGE`] bytes | earlier large ones |
 //! | of a smaller one | earlier small ones: large objects never delay small ones |
-//! | that makes a pod | earlier ones that do, in a line of their own, while too many [Events](events) are written. Then for what follows |
+//! | that makes a pod | earlier ones that do, in a line of their own, while too many Events are written. Then for what follows |
 //! | that makes controllers of the host work | earlier ones that do, in a line of their own. Then for its bytes, as above |
 //! | of an object that the tenant's API server waits for | nothing, and delays others |
 //! | that renews tokens, in a small Secret | nothing, and delays others |
@@ -28,7 +32,6 @@
 //!
 //! A reconciliation [without the tenant](super::host_first) may not get to its write, so it changes nothing of what its key has or waits for.
 
-mod events;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +58,10 @@ const SMALL_ALLOWANCE: u64 = 128 << 20;
 const KEEPS_TURN: u64 = 4 << 10;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
+/// Events get one in so many of the bytes a second that may be written: those of fifty pods that start with five Events each, by default.
+pub(super) const EVENTS_PART: u64 = 2;
+/// Bytes of Events that a pod takes itself: about those of one.
+const EVENTS_OF_POD: u64 = 1 << 10;
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
@@ -247,7 +254,7 @@ impl Turns {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
             requests: Line::new(allowance, requests),
-            events: Line::new(SMALL_ALLOWANCE, rate / events::PART_OF_RATE),
+            events: Line::new(SMALL_ALLOWANCE, rate / EVENTS_PART),
             granted: Mutex::default(),
             granted_requests: Mutex::new(Grants::new(allowance)),
             granted_events: Mutex::default(),
@@ -310,6 +317,28 @@ impl Turns {
             granted.add(key, more);
         }
         turn
+    }
+
+    /// The key of a pod asks to make it, while Events are written. If its turn comes later, it is reconciled again then. It keeps its turn until the write is
+    /// [done](Turns::spend), or until it does not want to write any more.
+    pub(super) fn ask_for_events(&self, key: &Key) -> Turn {
+        if lock(&self.granted_events).contains(key) {
+            return Turn::Now;
+        }
+        if self.events.ask(key, EVENTS_OF_POD, true) == Turn::Now {
+            self.grant(LineKind::Events, key, EVENTS_OF_POD);
+            return Turn::Now;
+        }
+        let amount = lock(&self.events.waiting).amount;
+        let wait = lock(&self.events.pace).wait_for(amount, now());
+        Turn::Later {
+            takes_long: wait >= LONG_WAIT,
+        }
+    }
+
+    /// Takes the bytes of an Event that somebody has written. Pods that are made next wait longer.
+    pub(super) fn take_event(&self, bytes: u64) {
+        lock(&self.events.pace).reserve(bytes, now());
     }
 
     /// A key has written what it asked for. Returns the requests that it had taken.

@@ -467,7 +467,7 @@ async fn pods_wait_while_too_many_events_are_written_and_come_one_after_another_
     turns.take_event(EVENTS / 2);
     assert!(is_now(turns.ask_for_events(&key("a", "some"))), "something is left");
     // A minute more than may be written: a tenant gets half of its rate for Events.
-    turns.take_event(EVENTS / 2 + 60 * RATE / events::PART_OF_RATE);
+    turns.take_event(EVENTS / 2 + 60 * RATE / EVENTS_PART);
     let pods: Vec<Key> = (0..3).map(|number| key("a", &number.to_string())).collect();
     for pod in &pods {
         assert_eq!(turns.ask_for_events(pod), Turn::Later { takes_long: true });
@@ -504,7 +504,7 @@ async fn what_is_written_about_pods_that_are_made_again_and_again_is_bounded() {
         (written, number) = (written + OF_A_POD, number + 1);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let most = EVENTS / 10 + 3600 * RATE / events::PART_OF_RATE + OF_A_POD;
+    let most = EVENTS / 10 + 3600 * RATE / EVENTS_PART + OF_A_POD;
     assert!(written <= most && written > most / 2, "{written} of {most}");
 }
 
@@ -533,7 +533,7 @@ async fn a_pod_keeps_its_turn_among_events_until_it_is_made_or_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_syncer_that_starts_has_a_tenth_of_the_events() {
     let turns = turns();
-    turns.take_event(EVENTS / 10 - events::OF_POD);
+    turns.take_event(EVENTS / 10 - EVENTS_OF_POD);
     assert!(is_now(turns.ask_for_events(&key("a", "pod"))));
     assert!(!is_now(turns.ask_for_events(&key("a", "more"))));
 }
