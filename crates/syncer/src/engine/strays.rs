@@ -71,7 +71,7 @@ impl Engine {
             let found = lock(&self.strays.found);
             found.iter().map(|(stray, uid)| (stray.clone(), uid.clone())).collect()
         };
-        let mut is_done = true;
+        let mut failure = None;
         for (stray, uid) in found {
             let (id, name) = (stray.0, &*stray.1);
             match self.delete_stray(id, name, &uid).await {
@@ -89,23 +89,28 @@ impl Engine {
                 }
                 // Another object has the name. If it is a stray as well, the watch reports it.
                 Err(CallError::Conflict(_)) => self.forget_stray(&stray, &uid),
-                Err(error) => {
-                    tracing::warn!(kind = id.label(), name, %error, "cannot delete a host object that this syncer has not made");
-                    is_done = false;
-                }
+                Err(error) => failure = Some((id, error)),
             }
         }
-        is_done
+        // Once for all of them: there may be many.
+        if let Some((id, error)) = &failure {
+            tracing::warn!(kind = id.label(), %error, "cannot delete host objects that this syncer has not made");
+        }
+        failure.is_none()
     }
 
     async fn delete_stray(&self, id: KindId, name: &str, uid: &str) -> Result<Value, CallError> {
         let Some((_, spec)) = self.cache.kind(id).host else {
             return Ok(Value::Null);
         };
+        let grace_seconds = match self.cache.kind(id).direction {
+            Direction::ToHost(kind) => kind.orphan_grace(),
+            _ => None,
+        };
         let how = Delete {
             uid,
             version: None,
-            grace_seconds: self.cache.rules_to_host(id).and_then(|kind| kind.orphan_grace()),
+            grace_seconds,
         };
         let namespace = &self.cache.tenant.workload_namespace;
         self.host.delete(spec.resource, namespace, name, how).await
