@@ -47,17 +47,22 @@ fn readiness_changes(container: &Value) -> u64 {
     7200_u64.div_ceil(tries.saturating_mul(number("periodSeconds", 10)))
 }
 
+/// Whether a field of a container has a value.
+fn has(container: &Value, field: &str) -> bool {
+    container.get(field).is_some_and(|value| !json::is_unset(value))
+}
+
 /// How often the status of a pod with this spec can change in an hour, again and again.
 fn changes_an_hour(spec: &Value) -> u64 {
     let is_once = json::text(spec, &["restartPolicy"]) == Some("Never");
+    // One can let all of them start again.
+    let has_rules = ["containers", "initContainers"].into_iter().any(|list| {
+        let mut containers = json::items(spec, &[list]).iter();
+        containers.any(|container| has(container, "restartPolicyRules"))
+    });
     let restarts = |container: &Value| {
-        let has_own = ["restartPolicy", "restartPolicyRules"]
-            .map(|field| container.get(field).is_some_and(|own| !json::is_unset(own)));
-        if is_once && !has_own.contains(&true) {
-            0
-        } else {
-            OF_RESTARTS
-        }
+        let starts_again = !is_once || has_rules || has(container, "restartPolicy");
+        if starts_again { OF_RESTARTS } else { 0 }
     };
     lasting_containers(spec)
         .map(|container| readiness_changes(container) + restarts(container))
@@ -159,6 +164,11 @@ mod tests {
             (
                 json!({"restartPolicy": "Never", "containers": [{"name": "a", "restartPolicyRules": [{"action": "Restart"}]}]}),
                 36,
+            ),
+            (
+                json!({"restartPolicy": "Never", "containers": [plain, plain],
+                    "initContainers": [{"name": "i", "restartPolicyRules": [{"action": "RestartAllContainers"}]}]}),
+                72,
             ),
             // A sidecar has probes as well; what runs before the others does not run again.
             (
