@@ -353,8 +353,8 @@ pub trait ToHost: Sync {
         false
     }
 
-    /// Whether data is lost with the host object, so that it stays while it is not known what the tenant's object asks for: see [`Stored::is_cut`]. Only of
-    /// kinds whose host objects stay if the tenant's are denied.
+    /// Whether data is lost with the host object, so that it stays while it is not known what the tenant's object asks for: see [`Stored::is_cut`]. One that the
+    /// syncer has not made stays as well. Only of kinds whose host objects stay if the tenant's are denied.
     fn holds_data(&self) -> bool {
         false
     }

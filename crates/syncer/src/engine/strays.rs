@@ -2,6 +2,9 @@
 //!
 //! The syncer makes none. With a stolen credential somebody can make as many as quotas allow, beside the host object that there should be. In a store each
 //! would take the place of that one, and lead traffic for as long as it exists. So they come into no store, and are deleted as soon as a watch reports them.
+//!
+//! What [holds data](berth_sync_rules::model::ToHost::holds_data) comes into no store either, but stays: it may be the copy that somebody of the platform has
+//! made of a claim, with its labels and annotations, and be the only one by now. It leads no traffic, and counts to the quotas of the tenant.
 
 use super::{
     Engine,
@@ -15,7 +18,7 @@ use berth_sync_rules::model::{
 };
 use serde_json::Value;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -23,36 +26,58 @@ use tokio::sync::Notify;
 
 /// Pause before those are deleted again that could not be deleted.
 const RETRY: Duration = Duration::from_secs(5);
+/// Most strays with data that are known, so that each is reported once.
+const MOST_LEFT: usize = 1000;
 
-/// Strays that are not deleted yet.
+/// Strays that are not deleted yet, or not at all.
 #[derive(Default)]
 pub(super) struct Strays {
-    /// Their UIDs, by kind and by their own names.
+    /// UIDs of those to delete, by kind and by their own names.
     found: Mutex<HashMap<(KindId, Box<str>), Box<str>>>,
     is_found: Notify,
+    /// UIDs of those that stay because they hold data.
+    left: Mutex<HashSet<Box<str>>>,
 }
 
 impl Engine {
-    /// Whether a host object that a watch reports for the object `name` of the tenant is a stray. If so, it is deleted.
+    /// Whether a host object that a watch reports for the object `name` of the tenant is a stray. If so, it is deleted, unless it holds data.
     pub(super) fn is_stray(&self, id: KindId, name: &Name, host: &Stored) -> bool {
-        match self.cache.kind(id).direction {
-            Direction::ToHost(_) | Direction::Tokens => {}
+        let holds_data = match self.cache.kind(id).direction {
+            Direction::ToHost(rules) => rules.holds_data(),
+            Direction::Tokens => false,
             // Others have made these.
             Direction::Nodes | Direction::Schedule | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => {
                 return false;
             }
-        }
+        };
         // Most events are about objects that are known: the name of these need not be made again.
         let known = self.cache.stores.host(id).get(name);
         let is_known = known.is_some_and(|known| known.name == host.name);
         if is_known || *host.name == *host_name(id, name) {
             return false;
         }
-        if host.deletion.is_none() {
+        if holds_data {
+            self.report_left(id, host);
+        } else if host.deletion.is_none() {
             lock(&self.strays.found).insert((id, host.name.clone()), host.uid.clone());
             self.strays.is_found.notify_one();
         }
         true
+    }
+
+    fn report_left(&self, id: KindId, host: &Stored) {
+        let is_new = {
+            let mut left = lock(&self.strays.left);
+            left.len() < MOST_LEFT && left.insert(host.uid.clone())
+        };
+        if is_new {
+            tracing::warn!(
+                kind = id.label(),
+                name = &*host.name,
+                "a host object names an object of the tenant and was not made for it by this syncer: it is ignored, and not deleted because it holds data"
+            );
+            self.metrics.strays.inc();
+        }
     }
 
     /// Deletes strays, for ever.
@@ -176,6 +201,21 @@ mod tests {
             "this very pod, as one without a pod in the tenant"
         );
         deleting.abort();
+    }
+
+    #[tokio::test]
+    async fn a_second_object_that_holds_data_is_reported_once_and_stays() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, web) = (&scripted.engine, Name::new("team", "web"));
+        for id in [KindId::PersistentVolumeClaim, KindId::VolumeSnapshot] {
+            assert!(!engine.is_stray(id, &web, &host_object(&host_name(id, &web), "own")));
+            for _ in 0..2 {
+                assert!(engine.is_stray(id, &web, &host_object("copy", id.label())));
+            }
+        }
+        assert!(engine.delete_found_strays().await);
+        assert!(scripted.calls("host DELETE", "").is_empty());
+        assert_eq!(engine.metrics.strays.get(), 2);
     }
 
     #[tokio::test]

@@ -127,7 +127,7 @@ pub struct Metrics {
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
     pub orphans: Family<KindLabels, Counter>,
-    /// Host objects that were deleted because somebody else has made them beside those of the syncer. Should stay 0.
+    /// Host objects that somebody else has made beside those of the syncer. Should stay 0.
     pub strays: Counter,
     /// Pods that schedules stopped.
     pub schedule_stops: Family<StopLabels, Counter>,
@@ -228,7 +228,7 @@ impl Metrics {
         );
         registry.register(
             "strays",
-            "Host objects that were deleted because they name an object of the tenant and the syncer has not made them",
+            "Host objects that name an object of the tenant and that the syncer has not made: deleted, or ignored if they hold data",
             self.strays.clone(),
         );
         registry.register(
