@@ -10,7 +10,8 @@
 //!
 //! Scheduler, kubelets and controllers write Events about the tenant's objects. About one pod a kubelet writes 25 at once at most, and then one in five minutes:
 //! many come only from pods that are made again and again. So the bytes of those that the watch reports are taken from a third allowance, and a pod that is
-//! made waits while nothing is left. How many it will have nobody knows before: it takes [little](EVENTS_OF_POD) itself, by which pods come one after another.
+//! made waits while nothing is left, for [an hour](LONGEST_FOR_EVENTS) at most after the last of them. How many it will have nobody knows before: it takes
+//! [little](EVENTS_OF_POD) itself, by which pods come one after another.
 //!
 //! A syncer starts with a tenth of each allowance: what was taken before is forgotten then, and teams can cause restarts. A start itself writes nothing, unless
 //! objects become something else than before.
@@ -62,6 +63,8 @@ const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
 pub(super) const EVENTS_PART: u64 = 2;
 /// Bytes of Events that a pod takes itself: about those of one.
 const EVENTS_OF_POD: u64 = 1 << 10;
+/// Pods wait no longer than this because of Events that were written: the host has forgotten older ones by default.
+const LONGEST_FOR_EVENTS: Duration = Duration::from_hours(1);
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
@@ -336,9 +339,12 @@ impl Turns {
         }
     }
 
-    /// Takes the bytes of an Event that somebody has written. Pods that are made next wait longer.
+    /// Takes the bytes of an Event that somebody has written. Pods that are made next wait longer, but not for ever: others may write Events without end.
     pub(super) fn take_event(&self, bytes: u64) {
-        lock(&self.events.pace).reserve(bytes, now());
+        let mut pace = lock(&self.events.pace);
+        if pace.wait_for(0, now()) < LONGEST_FOR_EVENTS {
+            pace.reserve(bytes, now());
+        }
     }
 
     /// A key has written what it asked for. Returns the requests that it had taken.

@@ -531,6 +531,21 @@ async fn a_pod_keeps_its_turn_among_events_until_it_is_made_or_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_wait_no_longer_than_an_hour_because_of_events_that_others_write_without_end() {
+    let turns = turns();
+    for _ in 0..100 {
+        // Two minutes each.
+        turns.take_event(120 * RATE / EVENTS_PART);
+    }
+    let (pod, start) = (key("a", "pod"), Instant::now());
+    assert!(!is_now(turns.ask_for_events(&pod)));
+    assert_eq!(turns.next(LineKind::Events).await, pod);
+    let waited = start.elapsed();
+    let hour = Duration::from_hours(1);
+    assert!(waited > hour && waited < hour + Duration::from_mins(3), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_syncer_that_starts_has_a_tenth_of_the_events() {
     let turns = turns();
     turns.take_event(EVENTS / 10 - EVENTS_OF_POD);
