@@ -69,7 +69,7 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         sizes::check(sizes::POD, whole, &object, issues);
         sizes::check(sizes::RUNNING_POD, whole, &object, issues);
         sizes::check_pod_bytes(whole, &object, issues);
-        status_changes::check_new(&object, issues);
+        status_changes::check_new(whole, &object, issues);
         namespace_labels::check(cache, &name.namespace, issues);
         secret_size::check_bytes(cache, pod, issues);
     }

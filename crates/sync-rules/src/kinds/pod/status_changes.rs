@@ -7,20 +7,28 @@
 //! |---|---|
 //! | a container becomes ready and unready | 7,200 divided by `periodSeconds`, and by `failureThreshold` and `successThreshold` together |
 //! | a container ends and starts again, after the longest back-off of kubelets: five minutes | 3 changes each time, so 36 |
+//! | the image of one that runs once cannot be pulled: the same back-off | 2 changes each time, so 24 |
 //!
-//! Bytes times changes are [limited](MOST_BYTES_AN_HOUR). Containers of a pod that run once do not start again, so those pods may have any size.
+//! Bytes times changes are [limited](MOST_BYTES_AN_HOUR), but [small](SMALL) pods are not: many containers with the usual probes come to thousands of changes.
 
 use crate::{
     model::json,
-    translation::{fields::FieldIssues, sizes::count_bytes},
+    translation::{
+        fields::FieldIssues,
+        sizes::{MAX_SERVICE_VARIABLE_BYTES, count_bytes},
+    },
 };
 use serde_json::Value;
 
 /// Most bytes that changes of one pod may cost in an hour: 32 KiB a second. A pod with one container and the probe of most charts, which is tried every ten
 /// seconds and fails three times before it counts, may have half a megabyte then; one that is ready and unready each second, 32 KiB.
 const MOST_BYTES_AN_HOUR: u64 = 32 * 1024 * 3600;
+/// Bytes that every pod may have. With the 50 changes a second that a kubelet writes, those of all small pods of a node are 1.6 MB a second.
+const SMALL: usize = 32 << 10;
 /// Changes in an hour of a container that fails all the time.
 const OF_RESTARTS: u64 = 36;
+/// Changes in an hour of a container that never starts.
+const OF_IMAGES: u64 = 24;
 /// Bytes that annotations and ephemeral containers may have in any case, as far as their own limits allow: a pod that runs needs some.
 pub(super) const ALWAYS: usize = 16 << 10;
 /// More than any pod has on the host, by its other limits.
@@ -62,7 +70,7 @@ fn changes_an_hour(spec: &Value) -> u64 {
     });
     let restarts = |container: &Value| {
         let starts_again = !is_once || has_rules || has(container, "restartPolicy");
-        if starts_again { OF_RESTARTS } else { 0 }
+        if starts_again { OF_RESTARTS } else { OF_IMAGES }
     };
     lasting_containers(spec)
         .map(|container| readiness_changes(container) + restarts(container))
@@ -72,7 +80,7 @@ fn changes_an_hour(spec: &Value) -> u64 {
 /// Most bytes of a pod with this spec.
 fn most_bytes(spec: &Value) -> usize {
     let most = MOST_BYTES_AN_HOUR / changes_an_hour(spec).max(1);
-    usize::try_from(most).unwrap_or(usize::MAX)
+    usize::try_from(most).unwrap_or(usize::MAX).max(SMALL)
 }
 
 /// Most bytes of the annotations of a tenant's pod on the host, besides their own limit: they can grow while the pod runs.
@@ -81,18 +89,20 @@ pub(super) fn most_annotation_bytes(pod: &Value) -> usize {
     most_bytes(spec).saturating_sub(count_bytes(spec)).max(ALWAYS)
 }
 
-/// Denies a new pod that would become too large on the host, as `host`, for how often its status can change.
-pub(super) fn check_new(host: &Value, issues: &mut FieldIssues) {
+/// Denies a new pod of the tenant that would become too large on the host, as `host`, for how often its status can change. What Berth adds to its spec does not
+/// count, up to the bytes that variables of Services may have: a Service of somebody else must not keep a pod from the host.
+pub(super) fn check_new(pod: &Value, host: &Value, issues: &mut FieldIssues) {
     let most = most_bytes(&host["spec"]);
     if most >= LARGEST {
         return;
     }
-    let bytes = count_bytes(host);
+    let added = count_bytes(&host["spec"]).saturating_sub(count_bytes(&pod["spec"]));
+    let bytes = count_bytes(host).saturating_sub(added.min(MAX_SERVICE_VARIABLE_BYTES));
     if bytes > most {
         let why = format!(
-            "the pod has {bytes} bytes on the host, and may have at most {most}: its readiness can change, and its containers can start again, {} times an \
-             hour, and each time the host stores the whole pod. Let readinessProbe be tried less often (periodSeconds, failureThreshold), use fewer \
-             containers, or put data into ConfigMaps and Secrets",
+            "the pod has {bytes} bytes on the host, without variables of Services, and may have at most {most}: its status can change {} times an hour, by \
+             readiness probes and by containers that start again, and each time the host stores the whole pod. Let readinessProbe be tried less often \
+             (periodSeconds, failureThreshold), use fewer containers, or put data into ConfigMaps and Secrets",
             changes_an_hour(&host["spec"])
         );
         issues.deny("spec", why);
@@ -134,20 +144,20 @@ mod tests {
         for (spec, expected) in [
             (json!({}), 0),
             (json!({"containers": [plain]}), 36),
-            (json!({"restartPolicy": "Never", "containers": [plain, plain]}), 0),
+            (json!({"restartPolicy": "Never", "containers": [plain, plain]}), 48),
             (json!({"restartPolicy": "OnFailure", "containers": [plain, plain]}), 72),
             // What API servers set.
             (
                 json!({"restartPolicy": "Never", "containers": [probed(&json!({"tcpSocket": {}}))]}),
-                180,
+                204,
             ),
             (
                 json!({"restartPolicy": "Never", "containers": [probed(&json!({"periodSeconds": 0}))]}),
-                180,
+                204,
             ),
             (
                 json!({"restartPolicy": "Never", "containers": [probed(&every_second)]}),
-                3600,
+                3624,
             ),
             (
                 json!({"containers": [probed(&every_second), probed(&every_second)]}),
@@ -155,7 +165,7 @@ mod tests {
             ),
             (
                 json!({"restartPolicy": "Never", "containers": [probed(&json!({"periodSeconds": 86_400}))]}),
-                1,
+                25,
             ),
             (
                 json!({"restartPolicy": "Never", "containers": [{"name": "a", "restartPolicy": "Always"}]}),
@@ -186,7 +196,12 @@ mod tests {
         if let Some(probe) = probe {
             container["readinessProbe"] = probe.clone();
         }
-        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"restartPolicy": restarts, "containers": [container]}});
+        denied_with(restarts, &[container])
+    }
+
+    /// The fields that are denied of a new pod with these containers.
+    fn denied_with(restarts: &str, containers: &[Value]) -> Vec<String> {
+        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"restartPolicy": restarts, "containers": containers}});
         let mut issues = FieldIssues::default();
         let cache = registry::new_cache(test_tenant());
         build::host_pod(&cache, &Name::new("shop", "p"), &pod, &mut issues);
@@ -206,6 +221,30 @@ mod tests {
             ["spec"],
             "it can be ready and unready even so"
         );
+    }
+
+    #[test]
+    fn small_pods_are_probed_as_often_as_they_like() {
+        let probe = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1});
+        let container = |number: usize| json!({"name": format!("c{number}"), "image": "i", "readinessProbe": probe});
+        let containers: Vec<Value> = (0..20).map(container).collect();
+        assert!(changes_an_hour(&json!({ "containers": containers })) > 36_000);
+        assert_eq!(denied_with("Always", &containers), [""; 0]);
+    }
+
+    #[test]
+    fn what_berth_adds_for_services_does_not_count() {
+        let pod = |bytes: usize| {
+            let container = json!({"name": "main", "args": ["a".repeat(bytes)], "readinessProbe": {"periodSeconds": 1, "failureThreshold": 1}});
+            json!({"spec": {"containers": [container]}})
+        };
+        let denied = |host: &Value| {
+            let mut issues = FieldIssues::default();
+            check_new(&pod(20 << 10), host, &mut issues);
+            !issues.denied.is_empty()
+        };
+        assert!(!denied(&pod(80 << 10)), "64 KiB are variables of Services");
+        assert!(denied(&pod(100 << 10)));
     }
 
     #[test]
@@ -234,7 +273,16 @@ mod tests {
     #[test]
     fn the_reference_page_has_the_limit() {
         let page = include_str!("../../../../../docs/reference/object-sizes.md");
-        assert_eq!((MOST_BYTES_AN_HOUR, OF_RESTARTS, ALWAYS), (117_964_800, 36, 16_384));
-        assert!(page.contains(" 117,964,800 bytes an hour") && page.contains(" 16,384 bytes"));
+        assert_eq!((MOST_BYTES_AN_HOUR, SMALL, ALWAYS), (117_964_800, 32_768, 16_384));
+        assert_eq!((OF_RESTARTS, OF_IMAGES), (36, 24));
+        for text in [
+            " 117,964,800 bytes an hour",
+            " 32,768 bytes",
+            " 16,384 bytes",
+            " | 36 |",
+            " | 24 |",
+        ] {
+            assert!(page.contains(text), "{text}");
+        }
     }
 }
