@@ -58,11 +58,26 @@ impl Engine {
         }
         if holds_data {
             self.report_left(id, host);
-        } else if host.deletion.is_none() {
+            return true;
+        }
+        if host.deletion.is_none() {
             lock(&self.strays.found).insert((id, host.name.clone()), host.uid.clone());
             self.strays.is_found.notify_one();
         }
+        self.forget_renamed(id, host);
         true
+    }
+
+    /// Forgets a stray that was made for another object of the tenant, before somebody wrote the name of this one into it. That one is made anew.
+    fn forget_renamed(&self, id: KindId, host: &Stored) {
+        let store = self.cache.stores.host(id);
+        let Some(known) = store.tenant_name(&host.name) else {
+            return;
+        };
+        if store.get(&known).is_some_and(|stored| stored.uid == host.uid) {
+            store.forget(&known);
+            self.add(id.key(known));
+        }
     }
 
     fn report_left(&self, id: KindId, host: &Stored) {
@@ -216,6 +231,21 @@ mod tests {
         assert!(engine.delete_found_strays().await);
         assert!(scripted.calls("host DELETE", "").is_empty());
         assert_eq!(engine.metrics.strays.get(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_names_another_one_by_now_is_made_anew() {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        let (engine, id, web) = (&scripted.engine, KindId::Service, Name::new("team", "web"));
+        let own = host_object(&host_name(id, &web), "own");
+        let store = engine.cache.stores.host(id);
+        store.watched(web.clone(), own);
+        let other = Name::new("team", "other");
+        let renamed = host_object(&host_name(id, &web), "own");
+        assert!(engine.is_stray(id, &other, &renamed));
+        assert!(!store.contains(&web) && engine.waiting() == 1);
+        assert!(engine.delete_found_strays().await);
+        assert_eq!(engine.metrics.strays.get(), 1);
     }
 
     #[tokio::test]
