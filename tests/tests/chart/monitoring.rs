@@ -61,6 +61,22 @@ async fn only_a_prometheus_that_the_platform_names_may_reach_berth_and_syncers()
     );
 }
 
+#[tokio::test]
+async fn a_prometheus_that_labels_are_for_has_to_be_named() {
+    for monitor in ["serviceMonitor", "podMonitor"] {
+        let mut values = json!({"monitoring": {(monitor): {"labels": {"release": "monitoring"}}}});
+        let refusal = template(&values).await.unwrap_err();
+        assert!(
+            refusal.contains(monitor) && refusal.contains("name it in networkPolicies.metricsFrom"),
+            "{refusal}"
+        );
+        for policies in [json!({"enabled": false}), with_prometheus()["networkPolicies"].clone()] {
+            values["networkPolicies"] = policies;
+            template(&values).await.unwrap();
+        }
+    }
+}
+
 /// A selector that has been left empty selects the namespaces of tenants as well.
 #[tokio::test]
 async fn no_selector_of_namespaces_selects_those_of_tenants() {
