@@ -47,6 +47,15 @@ StatefulSet says the same, and cannot change. */ -}}
 {{- fail "snapshots would be sent without encryption: use an https URL in snapshots.endpoint, or set snapshots.allowHTTP=true if the network is protected otherwise" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.networkPolicies.enabled (not .Values.networkPolicies.metricsFrom) -}}
+{{- range $name := list "serviceMonitor" "podMonitor" -}}
+{{- with get $.Values.monitoring $name -}}
+{{- if and .enabled .labels -}}
+{{- fail (printf "monitoring.%s.labels are for a Prometheus that no metrics would reach: name it in networkPolicies.metricsFrom, for example namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.gateway -}}
 {{- if and .enabled (not .domain) -}}
 {{- fail "gateway.enabled needs gateway.domain: the API server of a tenant is <tenant>.<namespace>.<domain>" -}}

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             datastore::a_tenants_etcd_certificate_opens_no_peer_port,
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
             syncer::the_host_refuses_pods_that_leave_their_container,
+            syncer::a_second_object_beside_one_of_the_syncers_is_deleted,
             admission_policies::a_stolen_syncer_credential_creates_only_what_the_class_allows,
             agreement::what_a_syncer_writes_is_what_the_policies_allow,
             admission_policies::only_the_platform_changes_assignments_of_nodes_and_namespaces,

@@ -8,14 +8,15 @@ use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster, patient_with},
     test_cluster::TestCluster,
+    wait::{SOON, until_true},
 };
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     batch::v1::Job,
-    core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, ResourceQuota, Secret, ServiceAccount},
+    core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount},
 };
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     config::Kubeconfig,
 };
@@ -405,4 +406,44 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
         )
         .await;
     assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
+}
+
+/// A Service that names one of the tenant's and is not the syncer's: it would lead traffic elsewhere for as long as it exists.
+pub(crate) async fn a_second_object_beside_one_of_the_syncers_is_deleted(host: Arc<TestCluster>) {
+    let tenant = attacker(&host).await;
+    let spec = json!({"selector": {"app": "twin"}, "ports": [{"port": 80}]});
+    let own = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "twin"}, "spec": spec});
+    apply(&tenant.client, "default", &own).await.unwrap();
+    let services: Api<Service> = Api::namespaced(as_syncer(&host, &tenant).await, &tenant.id.workload_namespace());
+    let on_host = async || {
+        let all = services.list(&ListParams::default()).await.unwrap().items;
+        let is_named = |service: &Service| {
+            service
+                .annotations()
+                .get(labels::ORIGIN_NAME)
+                .is_some_and(|name| name == "twin")
+        };
+        all.into_iter()
+            .find(|service| is_named(service) && service.name_any() != "second")
+    };
+    until_true("the Service is on the host", SOON, async || on_host().await.is_some()).await;
+    let before = on_host().await.unwrap().uid();
+
+    let second = json!({"metadata": {"name": "second",
+        "labels": {labels::TENANT: tenant.id.slug(), labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
+        "annotations": {labels::ORIGIN_NAMESPACE: "default", labels::ORIGIN_NAME: "twin"}}, "spec": spec});
+    let second: Service = serde_json::from_value(second).unwrap();
+    services.create(&PostParams::default(), &second).await.unwrap();
+    until_true("the second one is deleted", SOON, async || {
+        services.get_opt("second").await.unwrap().is_none()
+    })
+    .await;
+    assert_eq!(on_host().await.unwrap().uid(), before, "the syncer's stays");
+
+    let own: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
+    own.delete("twin", &DeleteParams::default()).await.unwrap();
+    until_true("the syncer deletes its own with the tenant's", SOON, async || {
+        on_host().await.is_none()
+    })
+    .await;
 }

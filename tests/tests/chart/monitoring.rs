@@ -36,7 +36,7 @@ fn discovered(label: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
+async fn only_a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
     let values = with_prometheus();
     let all = template(&values).await.unwrap();
     let peers = &values["networkPolicies"]["metricsFrom"];
@@ -48,11 +48,33 @@ async fn a_prometheus_that_the_platform_names_may_reach_berth_and_syncers() {
     assert_eq!(&metrics_from_of_control(&all), peers);
     assert!(find(&all, "PodMonitor/berth-syncers").is_some());
     let all = template(&json!({})).await.unwrap();
+    let policy = find(&all, "NetworkPolicy/berth-metrics").unwrap();
+    assert_eq!(
+        policy["spec"]["ingress"][0]["from"],
+        json!([{"podSelector": {}}]),
+        "people of teams may have pods in other namespaces of the host"
+    );
     assert_eq!(metrics_from_of_control(&all), json!([]));
     assert!(
         find(&all, "PodMonitor/berth-syncers").is_none(),
         "no Prometheus reaches syncers"
     );
+}
+
+#[tokio::test]
+async fn a_prometheus_that_labels_are_for_has_to_be_named() {
+    for monitor in ["serviceMonitor", "podMonitor"] {
+        let mut values = json!({"monitoring": {(monitor): {"labels": {"release": "monitoring"}}}});
+        let refusal = template(&values).await.unwrap_err();
+        assert!(
+            refusal.contains(monitor) && refusal.contains("name it in networkPolicies.metricsFrom"),
+            "{refusal}"
+        );
+        for policies in [json!({"enabled": false}), with_prometheus()["networkPolicies"].clone()] {
+            values["networkPolicies"] = policies;
+            template(&values).await.unwrap();
+        }
+    }
 }
 
 /// A selector that has been left empty selects the namespaces of tenants as well.

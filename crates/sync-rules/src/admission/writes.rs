@@ -133,8 +133,8 @@ impl Pace {
         wait
     }
 
-    /// The time after which `bytes` may be written.
-    fn wait_for(&self, bytes: u64, now: Instant) -> Duration {
+    /// The time after which `bytes` may be written. Nothing is taken.
+    pub fn wait_for(&self, bytes: u64, now: Instant) -> Duration {
         let whole_at = self.whole_at.max(now) + self.time_for(bytes);
         whole_at
             .duration_since(now)

@@ -8,7 +8,7 @@ use super::{
     store::Stored,
 };
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
 /// What should happen on the host for a tenant object.
@@ -195,6 +195,22 @@ pub trait ToHost: Sync {
         vec![HostWrite::Apply(desired)]
     }
 
+    /// Fields of the spec that are the syncer's alone: what somebody else has set of them, under another field manager, is removed whenever the host object
+    /// is written. API servers and controllers of the host set none of them. Only of kinds that are applied.
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// A merge patch that removes what somebody else has set of [these fields](Self::exclusive_fields) from the host object, which is like `written` after
+    /// `desired` was applied. `None` if there is nothing.
+    fn without_foreign_fields(&self, desired: &Value, written: &Value) -> Option<Value> {
+        let is_set = |object: &Value, field: &str| object["spec"].get(field).is_some_and(|value| !value.is_null());
+        let fields = self.exclusive_fields().iter();
+        let foreign = fields.filter(|field| is_set(written, field) && !is_set(desired, field));
+        let removed: Map<String, Value> = foreign.map(|field| ((*field).to_owned(), Value::Null)).collect();
+        (!removed.is_empty()).then(|| json!({ "spec": removed }))
+    }
+
     /// A merge patch of the host object `live` with the part of `desired` that must reach it although the host refuses the rest or has no room for it;
     /// `None` if there is none. Only of kinds with [`ToHost::update_needs_live`].
     fn closing_patch(&self, _desired: &Value, _live: &Value) -> Option<Value> {
@@ -337,8 +353,8 @@ pub trait ToHost: Sync {
         false
     }
 
-    /// Whether data is lost with the host object, so that it stays while it is not known what the tenant's object asks for: see [`Stored::is_cut`]. Only of
-    /// kinds whose host objects stay if the tenant's are denied.
+    /// Whether data is lost with the host object, so that it stays while it is not known what the tenant's object asks for: see [`Stored::is_cut`]. One that the
+    /// syncer has not made stays as well. Only of kinds whose host objects stay if the tenant's are denied.
     fn holds_data(&self) -> bool {
         false
     }

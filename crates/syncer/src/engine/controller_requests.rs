@@ -14,6 +14,8 @@ use serde_json::Value;
 /// What a write waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
+    /// Bytes of Events about the tenant's objects, for a pod that is made.
+    Events(Turn),
     /// Requests of the host's controllers.
     Requests(Turn),
     /// Bytes.
@@ -28,6 +30,13 @@ impl ObjectSync<'_> {
     /// Asks whether it is the turn of a write of `bytes` that makes the host object, or changes it, to `desired`. Returns what it waits for if it
     /// is not.
     pub(super) fn ask_to_write(&self, desired: &Value, is_new: bool, bytes: u64) -> Option<Wait> {
+        if is_new && self.id == KindId::Pod {
+            // Before the requests: a pod that keeps those for long would keep others from theirs.
+            let turn = self.engine.turns.ask_for_events(&self.key());
+            if turn != Turn::Now {
+                return Some(Wait::Events(turn));
+            }
+        }
         let requests = self.kind.controller_requests(desired, is_new);
         let turn = self.engine.turns.ask_for_requests(&self.key(), requests);
         if turn != Turn::Now {
@@ -62,7 +71,8 @@ impl ObjectSync<'_> {
     pub(super) async fn report_wait(&self, wait: Wait) -> Outcome {
         match wait {
             Wait::Requests(Turn::Later { takes_long: true }) => self.record_wait_for_controllers().await,
-            Wait::Requests(_) => {}
+            Wait::Events(Turn::Later { takes_long: true }) => self.record_wait_for_events().await,
+            Wait::Requests(_) | Wait::Events(_) => {}
             Wait::Bytes(turn) => self.engine.report_wait(&self.key(), turn).await,
             Wait::Endpoints => return self.wait_to_change_endpoints().await,
             Wait::Room => return self.wait_for_bytes().await,
@@ -83,6 +93,18 @@ impl ObjectSync<'_> {
     pub(super) fn count_requests(&self) {
         let requests = self.engine.turns.spend(&self.key());
         self.engine.metrics.host_writes.controller_requests.inc_by(requests);
+    }
+
+    async fn record_wait_for_events(&self) {
+        let rate = self.engine.cache.tenant.host_limits.write_bytes_per_second / turns::EVENTS_PART;
+        let message = format!(
+            "The pod waits for its turn to be made on the host cluster: more than {rate} bytes of Events a second are written there about objects of \
+             this cluster. Look for pods that fail and are made again and again, or ask the platform team to raise spec.limits.hostWriteBytesPerSecond \
+             of the class."
+        );
+        self.engine
+            .record_event(&self.key(), Level::Normal, turns::DELAYED, &message)
+            .await;
     }
 
     async fn record_wait_for_controllers(&self) {
@@ -180,9 +202,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn new_pods_wait_while_too_many_events_are_written_and_those_on_the_host_do_not() {
+        let engine = engine_with(0).await;
+        engine.turns.take_event(1 << 30);
+        let (new, running) = (put_pod(&engine, "new", 0), put_pod(&engine, "runs", 0));
+        put_on_host(&engine, &running);
+        assert!(!tries_to_write(&engine, &new).await, "it is not made");
+        assert!(tries_to_write(&engine, &running).await, "it is changed");
+        assert_eq!(engine.turns.waiting(LineKind::Events), 1);
+        engine.publish_host_bytes();
+        assert_eq!(engine.metrics.host_writes.pods_waiting_for_events.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_on_the_host_when_the_syncer_starts_takes_nothing() {
         let engine = engine_with(0).await;
         let pod = put_pod(&engine, "runs", 32);
+        put_on_host(&engine, &pod);
+        assert!(tries_to_write(&engine, &pod).await, "it is changed");
+        assert_eq!(
+            (engine.turns.waiting(LineKind::Requests), engine.turns.spend(&pod)),
+            (0, 0)
+        );
+    }
+
+    /// The host has the pod `runs`, as it was before.
+    fn put_on_host(engine: &Engine, pod: &Key) {
         let annotations = json!({labels::ORIGIN_UID: "runs"});
         let host = json!({
             "metadata": {"name": "runs-x", "uid": "h", "resourceVersion": "2", "annotations": annotations},
@@ -190,10 +235,5 @@ mod tests {
         });
         let on_host = engine.cache.stores.host(KindId::Pod);
         on_host.watched(pod.name.clone(), Stored::new(&host));
-        assert!(tries_to_write(&engine, &pod).await, "it is changed");
-        assert_eq!(
-            (engine.turns.waiting(LineKind::Requests), engine.turns.spend(&pod)),
-            (0, 0)
-        );
     }
 }

@@ -10,7 +10,7 @@
 //! | a place in the [room of pods with devices](super::device_room), if it has any | these places are few, and a pod that waits for one takes none of the next |
 //! | a place in the [waiting room](super::room_waits) | what follows takes minutes |
 //! | [bytes](super::host_bytes) on the host | there is no line for them: the pod keeps its places and tries again |
-//! | its turn for [requests and bytes](super::turns) | they come at a rate. A pod that waits for requests lends its place in the waiting room |
+//! | its turn, because of [Events](super::turns), for requests and for bytes | they come at a rate. A pod that waits for Events or requests lends its place in the waiting room |
 //! | a place in the [scheduling window](super::window) | it is had for seconds, and used at once |
 
 use super::to_host::ObjectSync;
@@ -141,7 +141,7 @@ impl ObjectSync<'_> {
         }
         let granted = engine.turns.granted(&self.key());
         if let Some(wait) = self.ask_to_write(&desired, true, bytes) {
-            if matches!(wait, Wait::Requests(_)) {
+            if matches!(wait, Wait::Requests(_) | Wait::Events(_)) {
                 self.lend_room();
             }
             return Ok(self.report_wait(wait).await);

@@ -125,6 +125,7 @@ impl Engine {
             objects.set(waiting(LineKind::Bytes(size)));
         }
         writes.controller_requests_waiting.set(waiting(LineKind::Requests));
+        writes.pods_waiting_for_events.set(waiting(LineKind::Events));
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.host_bytes.set(number(self.host_bytes()));
         self.metrics

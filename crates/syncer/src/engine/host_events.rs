@@ -61,6 +61,16 @@ async fn write(engine: &Engine, copy: &TenantEvent) -> Result<&'static str, Call
 }
 
 impl Engine {
+    /// Counts an Event that the host's watch reports. What a list has was written before.
+    pub(super) fn count_event(&self, name: &Name) {
+        let store = self.cache.stores.host(KindId::Event);
+        if let Some(event) = store.get(name).filter(|_| !store.is_listing()) {
+            let bytes = u64::from(event.bytes);
+            self.turns.take_event(bytes);
+            self.metrics.host_writes.event_bytes.inc_by(bytes);
+        }
+    }
+
     /// Forgets an Event of the host that would not be copied any more, or for which there is no room. Returns whether it is forgotten. A list has
     /// those of the last hour: a kubelet may write fifty in a second.
     pub(super) fn forget_surplus_event(&self, name: &Name) -> bool {
@@ -228,6 +238,26 @@ mod tests {
         let forgotten = (0..MOST_KEPT + 10).filter(|number| put(*number, now)).count();
         assert_eq!((forgotten, store.len()), (10, MOST_KEPT));
         assert_eq!(engine.metrics.events_dropped.get(), 10);
+    }
+
+    #[tokio::test]
+    async fn events_that_are_written_are_counted_and_those_of_a_list_are_not() {
+        let engine = engine();
+        let store = engine.cache.stores.host(KindId::Event);
+        let name = Name::new("", "train.1");
+        let put = |version: &str| {
+            let event = json!({"metadata": {"name": "train.1", "resourceVersion": version}});
+            store.watched(name.clone(), Stored::from(event).of_bytes(500));
+            engine.count_event(&name);
+            engine.metrics.host_writes.event_bytes.get()
+        };
+        store.list_begins();
+        assert_eq!(put("5"), 0, "it was written before the list");
+        store.list_ends();
+        assert_eq!((put("6"), put("7")), (500, 1000), "each version is kept by etcd");
+        store.forget(&name);
+        engine.count_event(&name);
+        assert_eq!(engine.metrics.host_writes.event_bytes.get(), 1000, "it is gone");
     }
 
     #[test]

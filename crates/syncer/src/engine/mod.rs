@@ -20,6 +20,7 @@
 //! | `work`, `outcome` | the reconciliation of a key, and when there is another one |
 //! | `to_host`, `decide`, `create`, `update`, `delete`, `dropped`, `contents`, `status_sync`, `removal` | objects that are synced to the host |
 //! | `reserve`, `pending` | host objects that are ahead of the tenant's |
+//! | `strays` | host objects that the syncer has not made, beside those that it has |
 //! | `host_first`, `host_answers`, `withdraw`, `close_ending`, `closing_room`, `endings` | what ends on the host whatever the tenant does |
 //! | `mirror`, `nodes`, `host_events` | objects that come from the host |
 //! | `tokens`, `certificates` | the Secret with the tokens and certificates of a pod |
@@ -74,6 +75,7 @@ mod schedule;
 mod scripted;
 mod slow_queue;
 mod status_sync;
+mod strays;
 mod tenant_waits;
 #[cfg(test)]
 pub(crate) mod test_engine;
@@ -169,6 +171,8 @@ pub struct Engine {
     /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, and the version of the host
     /// object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
+    /// Host objects that may have fields which somebody else has set, and which are removed with the next write.
+    foreign_fields: Mutex<HashSet<Key>>,
     /// Host objects that are about to be gone.
     endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
@@ -203,6 +207,8 @@ pub struct Engine {
     certificates: Mutex<certificates::Requests>,
     /// Turns to make keys for certificates.
     key_turns: Semaphore,
+    /// Host objects that somebody else has made.
+    strays: strays::Strays,
     /// Since when Secrets of pods have no host pod.
     orphaned_secrets: Mutex<HashMap<Name, tokio::time::Instant>>,
     /// Wakes the watches of host objects that wait for the first of their kind.
@@ -245,6 +251,7 @@ impl Engine {
             uncompared: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
+            foreign_fields: Mutex::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),
@@ -255,6 +262,7 @@ impl Engine {
             followers: Mutex::default(),
             certificates: Mutex::default(),
             key_turns: Semaphore::new(certificates::KEYS_AT_A_TIME),
+            strays: strays::Strays::default(),
             orphaned_secrets: Mutex::default(),
         })
     }
@@ -299,6 +307,7 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
         tasks.spawn(Arc::clone(&self).charge_claims_that_wait());
+        tasks.spawn(Arc::clone(&self).delete_strays());
         for kind in turns::LineKind::ALL {
             tasks.spawn(Arc::clone(&self).take_turns(kind));
         }

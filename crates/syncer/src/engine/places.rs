@@ -7,7 +7,7 @@
 //! | fails, as the host takes no pod at all, or has no bytes left for it | keeps its places, which no other pod could use, or only one that is smaller, and stays in its line |
 //! | fails, as the host or the tenant gives no answer | keeps its places: others would fail as well, one after another, and the host may have created it. It stays in its line |
 //! | fails otherwise, as there is no room for its claims of devices | gives its places back and asks again. In a line it stays |
-//! | ends because the pod waits for a place or a turn | keeps its places; while it waits for requests, others may [have](ObjectSync::lend_room) that in the waiting room |
+//! | ends because the pod waits for a place or a turn | keeps its places; while it waits for requests or because of Events, others may [have](ObjectSync::lend_room) that in the waiting room |
 //! | ends because the pod is not to be created now | gives its places back |
 
 use super::{Engine, Outcome, api::CallError, lock, recorder::Level, room_waits, to_host::ObjectSync, user_waits};

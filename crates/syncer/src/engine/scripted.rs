@@ -41,6 +41,8 @@ struct Kept {
     calls: Vec<(String, Value)>,
     /// Objects of the host that they answer with, by the ends of their paths.
     objects: Vec<(&'static str, Value)>,
+    /// Fields of the spec that host objects have besides what is applied, by the ends of their paths.
+    foreign: Vec<(String, &'static str)>,
 }
 
 /// An engine, and what its API servers were asked.
@@ -67,6 +69,11 @@ impl Scripted {
         let mut kept = lock(&self.kept);
         kept.objects.retain(|(end, _)| *end != path_end);
         kept.objects.push((path_end, object));
+    }
+
+    /// Somebody else has set this field of the spec of a host object, at a path that ends like that.
+    pub(super) fn add_foreign_field(&self, path_end: &str, field: &'static str) {
+        lock(&self.kept).foreign.push((path_end.to_owned(), field));
     }
 
     /// Puts an object into a store, as a watch does. The host's was made for the tenant's.
@@ -179,6 +186,10 @@ async fn accept(body: Body, number: usize, kept: &Mutex<Kept>) -> Response<Body>
             object = served.clone();
         } else {
             kept.calls[number].1 = object.clone();
+        }
+        let foreign = kept.foreign.iter().filter(|(end, _)| call.ends_with(end.as_str()));
+        for (_, field) in foreign.filter(|_| call.starts_with("host PATCH ")) {
+            object["spec"][*field] = json!([{}]);
         }
     }
     object["metadata"]["resourceVersion"] = "100".into();

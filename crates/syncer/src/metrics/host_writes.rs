@@ -24,6 +24,10 @@ pub struct HostWriteMetrics {
     pub controller_requests: Counter,
     /// Objects that wait because these would be too many.
     pub controller_requests_waiting: Gauge,
+    /// Bytes of Events that were written there about objects of the tenant.
+    pub event_bytes: Counter,
+    /// Pods that wait because these are too many.
+    pub pods_waiting_for_events: Gauge,
 }
 
 impl HostWriteMetrics {
@@ -52,6 +56,16 @@ impl HostWriteMetrics {
             "controller_requests_waiting",
             "Objects that wait because controllers of the host would make too many requests for the tenant",
             self.controller_requests_waiting.clone(),
+        );
+        registry.register(
+            "host_event_bytes",
+            "Bytes of Events that components of the host wrote there about objects of the tenant",
+            self.event_bytes.clone(),
+        );
+        registry.register(
+            "pods_waiting_for_events",
+            "Pods that wait because components of the host write too many bytes of Events about objects of the tenant",
+            self.pods_waiting_for_events.clone(),
         );
     }
 }

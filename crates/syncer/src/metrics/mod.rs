@@ -127,6 +127,8 @@ pub struct Metrics {
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
     pub orphans: Family<KindLabels, Counter>,
+    /// Host objects that somebody else has made beside those of the syncer. Should stay 0.
+    pub strays: Counter,
     /// Pods that schedules stopped.
     pub schedule_stops: Family<StopLabels, Counter>,
     /// What was denied to the tenant.
@@ -180,6 +182,7 @@ impl Default for Metrics {
             unreadable_objects: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
+            strays: Counter::default(),
             schedule_stops: Family::default(),
             denials: Family::default(),
             sync_to_host: duration_histogram(),
@@ -222,6 +225,11 @@ impl Metrics {
             "orphans",
             "Host objects without a tenant object found by the periodic scan",
             self.orphans.clone(),
+        );
+        registry.register(
+            "strays",
+            "Host objects that name an object of the tenant and that the syncer has not made: deleted, or ignored if they hold data",
+            self.strays.clone(),
         );
         registry.register(
             "schedule_stops",

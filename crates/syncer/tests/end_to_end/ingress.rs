@@ -109,9 +109,24 @@ pub async fn ingresses_are_served(clusters: &Clusters) {
     })
     .await;
     assert!(host.get(&host_name("Ingress", "default", "grab")).await.is_none());
+    what_somebody_else_adds_goes_with_the_next_write((&tenant, &host), &name).await;
     a_denied_edit_takes_an_ingress_back((&tenant, &host), &name).await;
     tenant.delete("app").await;
     host.gone(&name).await;
+}
+
+/// An apply leaves what another field manager owns.
+async fn what_somebody_else_adds_goes_with_the_next_write((tenant, host): (&Objects, &Objects), name: &str) {
+    const SIZE: &str = "nginx.ingress.kubernetes.io/proxy-body-size";
+    let backend = json!({"service": {"name": "elsewhere", "port": {"number": 80}}});
+    host.patch(name, json!({"spec": {"defaultBackend": backend}})).await;
+    tenant
+        .patch("app", json!({"metadata": {"annotations": {SIZE: "9m"}}}))
+        .await;
+    host.until(name, "the change is there, and the backend is not", |ingress| {
+        ingress["metadata"]["annotations"][SIZE] == "9m" && ingress["spec"].get("defaultBackend").is_none()
+    })
+    .await;
 }
 
 /// Left as it was, the host's Ingress would lead to what its Services become.

@@ -306,6 +306,11 @@ impl ToHost for Route {
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        // API servers set `rules` of a route that has none.
+        &["hostnames", "parentRefs", "useDefaultGateways"]
+    }
+
     fn narrows_at_once(&self) -> bool {
         true
     }

@@ -181,6 +181,10 @@ impl ToHost for Ingresses {
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        &["defaultBackend", "rules", "tls"]
+    }
+
     fn narrows_at_once(&self) -> bool {
         true
     }

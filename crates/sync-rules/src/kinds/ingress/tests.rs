@@ -328,3 +328,25 @@ fn every_field_of_every_version_has_a_rule() {
         ("ServiceBackendPort", PORT),
     ]);
 }
+
+#[test]
+fn what_somebody_else_has_set_beside_the_syncer_is_removed() {
+    let desired = json!({"spec": {"ingressClassName": "nginx", "rules": [{"host": "app.team.example.com"}]}});
+    let removed = |written: Value| Ingresses.without_foreign_fields(&desired, &written);
+    assert_eq!(removed(desired.clone()), None);
+    let mut written = desired.clone();
+    written["spec"]["rules"] = json!([]);
+    written["spec"]["tls"] = Value::Null;
+    written["spec"]["somethingNew"] = json!(1);
+    assert_eq!(
+        removed(written.clone()),
+        None,
+        "the syncer sets rules, and never the last one"
+    );
+    written["spec"]["tls"] = json!([{"hosts": ["a"]}]);
+    written["spec"]["defaultBackend"] = json!({"service": {"name": "elsewhere"}});
+    assert_eq!(
+        removed(written),
+        Some(json!({"spec": {"defaultBackend": null, "tls": null}}))
+    );
+}

@@ -102,6 +102,10 @@ impl ToHost for Policies {
             .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
     }
 
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        &["egress", "ingress"]
+    }
+
     fn narrows_at_once(&self) -> bool {
         true
     }

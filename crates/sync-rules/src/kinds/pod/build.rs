@@ -1,6 +1,8 @@
 //! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
 
-use super::{ANNOTATIONS, downward, gang, metadata_size, placement, secret_size, spec, status, token, update};
+use super::{
+    ANNOTATIONS, downward, gang, metadata_size, placement, secret_size, spec, status, status_changes, token, update,
+};
 use crate::{
     kinds::{network_policy::isolation, node},
     model::{Cache, KindId, json, resource::Name},
@@ -62,10 +64,12 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
         let counted = if reduced.is_some() { whole } else { &object };
         sizes::check_on_host(sizes::RUNNING_POD, counted, issues);
+        status_changes::check_running(whole, issues);
     } else {
         sizes::check(sizes::POD, whole, &object, issues);
         sizes::check(sizes::RUNNING_POD, whole, &object, issues);
         sizes::check_pod_bytes(whole, &object, issues);
+        status_changes::check_new(whole, &object, issues);
         namespace_labels::check(cache, &name.namespace, issues);
         secret_size::check_bytes(cache, pod, issues);
     }

@@ -1,6 +1,7 @@
 //! How large labels and annotations of a pod may be. A pod that is too large is denied in words. Were it the host that rejects it, a running
 //! pod would not follow policies any more: they reach it by its labels.
 
+use super::status_changes;
 use crate::{model::json, translation::fields::FieldIssues};
 use berth_api::{
     labels::{self, is_reserved},
@@ -20,6 +21,16 @@ fn annotation_bytes(host: &Value) -> usize {
     annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
+/// Most bytes that the annotations of a tenant's pod may have on the host, if so many are more.
+fn exceeded_by(bytes: usize, pod: &Value) -> Option<usize> {
+    // Most pods have few, and need not be measured.
+    if bytes <= status_changes::ALWAYS {
+        return None;
+    }
+    let most = MAX_ANNOTATION_BYTES.min(status_changes::most_annotation_bytes(pod));
+    (bytes > most).then_some(most)
+}
+
 fn label_count(pod: &Value) -> usize {
     json::strings(pod, &["metadata", "labels"]).len()
 }
@@ -32,10 +43,15 @@ pub fn check(pod: &Value, host: &Value, issues: &mut FieldIssues) {
         issues.deny("metadata.labels", why);
     }
     let bytes = annotation_bytes(host);
-    if bytes > MAX_ANNOTATION_BYTES {
+    if let Some(most) = exceeded_by(bytes, pod) {
+        let probes = if most < MAX_ANNOTATION_BYTES {
+            ". The status of this pod can change often: more is allowed if readinessProbe is tried less often"
+        } else {
+            ""
+        };
         let why = format!(
-            "with what Berth adds for the downward API they become {bytes} bytes on the host, and may have at most \
-             {MAX_ANNOTATION_BYTES} there: shorten labels and annotations, or select single ones in fieldRef"
+            "with what Berth adds for the downward API they become {bytes} bytes on the host, and may have at most {most} \
+             there: shorten labels and annotations, or select single ones in fieldRef{probes}"
         );
         issues.deny("metadata.annotations", why);
     }
@@ -51,7 +67,7 @@ pub fn reduce(pod: &Value, host: &mut Value) {
     if label_count(pod) > MAX_LABELS {
         retain(host, "labels", &|key| is_reserved(key) && !is_host_key(key));
     }
-    if annotation_bytes(host) > MAX_ANNOTATION_BYTES {
+    if exceeded_by(annotation_bytes(host), pod).is_some() {
         retain(host, "annotations", &|key| {
             is_reserved(key) && !key.starts_with(labels::DOWNWARD_FIELDS)
         });

@@ -8,6 +8,7 @@
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | images | those that the class lists, completed as container runtimes do; without a list, every image | `images` |
 //! | size of labels and annotations | limited | `metadata_size` |
+//! | size of pods whose status can change often | limited | `status_changes` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
 //! | claims of limited users | those that were counted | `devices::user_claims` |
@@ -46,6 +47,7 @@ pub mod shape;
 mod shared;
 mod spec;
 pub mod status;
+mod status_changes;
 mod structures;
 mod tables;
 mod targets;

@@ -177,6 +177,11 @@ impl Store {
         self.listed.load(Ordering::Acquire)
     }
 
+    /// Whether a list runs: what is put into the store now may have been there for long.
+    pub fn is_listing(&self) -> bool {
+        self.inner().unlisted.is_some()
+    }
+
     /// Why the API server gives no objects of this kind, if so.
     pub fn unavailable(&self) -> Option<Unavailable> {
         *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner)

@@ -210,7 +210,7 @@ impl ObjectSync<'_> {
         NO_ROOM
     }
 
-    /// Lets others have the place of a pod that waits for requests, which can take long. When the pod asks again it gets the next place. A member of a gang
+    /// Lets others have the place of a pod that waits for requests, or because of Events, which can take long. When the pod asks again it gets the next place. A member of a gang
     /// keeps its place.
     pub(super) fn lend_room(&self) {
         let Self { engine, id, name, .. } = self;

@@ -8,6 +8,11 @@
 //! Controllers of the host make a few requests a second for all tenants together, and one small pod with claims can cost them dozens. So a write takes
 //! [these](berth_sync_rules::model::ToHost::controller_requests) from another allowance, before its bytes.
 //!
+//! Scheduler, kubelets and controllers write Events about the tenant's objects. About one pod a kubelet writes 25 at once at most, and then one in five minutes:
+//! many come only from pods that are made again and again. So the bytes of those that the watch reports are taken from a third allowance, and a pod that is
+//! made waits while nothing is left, for [an hour](LONGEST_FOR_EVENTS) at most after the last of them. How many it will have nobody knows before: it takes
+//! [little](EVENTS_OF_POD) itself, by which pods come one after another.
+//!
 //! A syncer starts with a tenth of each allowance: what was taken before is forgotten then, and teams can cause restarts. A start itself writes nothing, unless
 //! objects become something else than before.
 //!
@@ -15,6 +20,7 @@
 //! |---|---|
 //! | of an object of more than [`LARGE`] bytes | earlier large ones |
 //! | of a smaller one | earlier small ones: large objects never delay small ones |
+//! | that makes a pod | earlier ones that do, in a line of their own, while too many Events are written. Then for what follows |
 //! | that makes controllers of the host work | earlier ones that do, in a line of their own. Then for its bytes, as above |
 //! | of an object that the tenant's API server waits for | nothing, and delays others |
 //! | that renews tokens, in a small Secret | nothing, and delays others |
@@ -37,7 +43,7 @@ use berth_sync_rules::{
     model::{HostLimits, resource::Key},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -53,6 +59,12 @@ const SMALL_ALLOWANCE: u64 = 128 << 20;
 const KEEPS_TURN: u64 = 4 << 10;
 /// Seconds after which an empty allowance of requests is whole again: a team may start many pods with claims at once.
 const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
+/// Events get one in so many of the bytes a second that may be written: those of fifty pods that start with five Events each, by default.
+pub(super) const EVENTS_PART: u64 = 2;
+/// Bytes of Events that a pod takes itself: about those of one.
+const EVENTS_OF_POD: u64 = 1 << 10;
+/// Pods wait no longer than this because of Events that were written: the host has forgotten older ones by default.
+const LONGEST_FOR_EVENTS: Duration = Duration::from_hours(1);
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
@@ -107,11 +119,18 @@ pub(super) enum LineKind {
     Bytes(Size),
     /// For requests of the host's controllers.
     Requests,
+    /// For bytes of Events: new pods.
+    Events,
 }
 
 impl LineKind {
     /// All.
-    pub(super) const ALL: [Self; 3] = [Self::Bytes(Size::Large), Self::Bytes(Size::Small), Self::Requests];
+    pub(super) const ALL: [Self; 4] = [
+        Self::Bytes(Size::Large),
+        Self::Bytes(Size::Small),
+        Self::Requests,
+        Self::Events,
+    ];
 }
 
 /// The turns of all writes.
@@ -119,10 +138,13 @@ pub(super) struct Turns {
     large: Line,
     small: Line,
     requests: Line,
+    events: Line,
     /// Bytes that were taken for keys whose turn it is.
     granted: Mutex<HashMap<Key, u64>>,
     /// Requests that were taken for keys which have not written yet.
     granted_requests: Mutex<Grants>,
+    /// Pods whose turn it is although Events are written, and which are not made yet.
+    granted_events: Mutex<HashSet<Key>>,
 }
 
 /// Writes that wait for the same.
@@ -170,7 +192,8 @@ pub(super) struct Begun {
     /// The bytes of its turn, if that has come.
     granted: Option<u64>,
     has_requests: bool,
-    asked: [u32; 3],
+    has_events: bool,
+    asked: [u32; 4],
 }
 
 /// What a key keeps of its turns when a reconciliation ends.
@@ -234,8 +257,10 @@ impl Turns {
             large: Line::new(ALLOWANCE, rate),
             small: Line::new(SMALL_ALLOWANCE, rate),
             requests: Line::new(allowance, requests),
+            events: Line::new(SMALL_ALLOWANCE, rate / EVENTS_PART),
             granted: Mutex::default(),
             granted_requests: Mutex::new(Grants::new(allowance)),
+            granted_events: Mutex::default(),
         }
     }
 
@@ -244,6 +269,7 @@ impl Turns {
             LineKind::Bytes(Size::Large) => &self.large,
             LineKind::Bytes(Size::Small) => &self.small,
             LineKind::Requests => &self.requests,
+            LineKind::Events => &self.events,
         }
     }
 
@@ -257,6 +283,9 @@ impl Turns {
                 lock(&self.granted).insert(key.clone(), amount);
             }
             LineKind::Requests => lock(&self.granted_requests).add(key, amount),
+            LineKind::Events => {
+                lock(&self.granted_events).insert(key.clone());
+            }
         }
     }
 
@@ -293,8 +322,34 @@ impl Turns {
         turn
     }
 
+    /// The key of a pod asks to make it, while Events are written. If its turn comes later, it is reconciled again then. It keeps its turn until the write is
+    /// [done](Turns::spend), or until it does not want to write any more.
+    pub(super) fn ask_for_events(&self, key: &Key) -> Turn {
+        if lock(&self.granted_events).contains(key) {
+            return Turn::Now;
+        }
+        if self.events.ask(key, EVENTS_OF_POD, true) == Turn::Now {
+            self.grant(LineKind::Events, key, EVENTS_OF_POD);
+            return Turn::Now;
+        }
+        let amount = lock(&self.events.waiting).amount;
+        let wait = lock(&self.events.pace).wait_for(amount, now());
+        Turn::Later {
+            takes_long: wait >= LONG_WAIT,
+        }
+    }
+
+    /// Takes the bytes of an Event that somebody has written. Pods that are made next wait longer, but not for ever: others may write Events without end.
+    pub(super) fn take_event(&self, bytes: u64) {
+        let mut pace = lock(&self.events.pace);
+        if pace.wait_for(0, now()) < LONGEST_FOR_EVENTS {
+            pace.reserve(bytes, now());
+        }
+    }
+
     /// A key has written what it asked for. Returns the requests that it had taken.
     pub(super) fn spend(&self, key: &Key) -> u64 {
+        lock(&self.granted_events).remove(key);
         lock(&self.granted_requests).remove(key)
     }
 
@@ -342,6 +397,7 @@ impl Turns {
         Begun {
             granted: lock(&self.granted).get(key).copied(),
             has_requests: lock(&self.granted_requests).contains(key),
+            has_events: lock(&self.granted_events).contains(key),
             asked: LineKind::ALL.map(|kind| self.line(kind).asked(key)),
         }
     }
@@ -360,6 +416,9 @@ impl Turns {
             lock(&self.granted_requests).start(key, now());
         } else if begun.has_requests {
             lock(&self.granted_requests).remove(key);
+        }
+        if keeps == Keeps::Nothing && begun.has_events {
+            lock(&self.granted_events).remove(key);
         }
         for (kind, asked) in LineKind::ALL.into_iter().zip(begun.asked) {
             let line = self.line(kind);

@@ -143,7 +143,8 @@ impl ObjectSync<'_> {
         let mutable = kind.mutable_part(&desired);
         let hash = engine.cache.tenant.applied_hash(&mutable);
         let is_ours = is_origin(stored, host);
-        if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
+        let has_foreign_fields = lock(&engine.foreign_fields).contains(&self.key());
+        if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) && !has_foreign_fields {
             engine.learn_applied(self.key(), &mutable);
             let later = { ignored.into_iter() }.filter(|ignored| kind.is_decided_later(&ignored.field));
             self.record_ignored(&later.collect::<Vec<_>>()).await;
@@ -268,7 +269,8 @@ impl ObjectSync<'_> {
         Ok(())
     }
 
-    /// Applies `object` to the host object, and stores the answer.
+    /// Applies `object` to the host object, and stores the answer. What somebody else has set of fields that are the syncer's alone stays in an apply, so it is
+    /// removed after that. It would lead traffic elsewhere, or let some in.
     async fn apply_over(&self, host: &Stored, mut object: Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
@@ -279,7 +281,16 @@ impl ObjectSync<'_> {
             .host
             .apply(kind.resource(), self.namespace(), &host.name, &object)
             .await?;
+        let foreign = kind.without_foreign_fields(&object, &written);
         engine.store_written(Side::Host, *id, name, written);
+        if let Some(patch) = foreign {
+            tracing::warn!(key = %self.key(), %patch, "removing fields of a host object that somebody else has set");
+            // The hash says that it is what it should be. Until it is, that does not count.
+            lock(&engine.foreign_fields).insert(self.key());
+            engine.turns.take(host.bytes.into());
+            self.write_closing(host, patch).await?;
+        }
+        lock(&engine.foreign_fields).remove(&self.key());
         Ok(())
     }
 
@@ -301,7 +312,7 @@ impl ObjectSync<'_> {
         }
     }
 
-    /// Writes a patch that closes the host object, and stores the answer.
+    /// Writes a merge patch of the host object that closes it, and stores the answer.
     pub(super) async fn write_closing(&self, host: &Stored, mut patch: Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..

@@ -1,14 +1,21 @@
 //! Whether a host object is written again.
 
-use crate::engine::{scripted::Scripted, test_engine::tenant};
+use crate::engine::{
+    lock,
+    scripted::{Failure, Scripted},
+    test_engine::tenant,
+};
 use berth_api::{SyncPolicy, labels};
 use berth_sync_rules::model::{
     KindId, Tenant,
-    resource::{Name, Side},
+    resource::{Name, Side, host_name},
     store::Stored,
 };
 use serde_json::json;
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
 
 /// The tenant whose syncer has this account on the host.
 fn with_account(account: &str) -> Tenant {
@@ -41,4 +48,33 @@ async fn a_restart_writes_nothing_and_a_new_account_writes_everything_once() {
     assert_eq!(writes("", "").await, 0);
     assert_eq!(writes("one", "two").await, 1);
     assert_eq!(writes("", "one").await, 1);
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_first() {
+    // The first patch applies, the second one removes.
+    let patches = AtomicUsize::new(0);
+    let scripted = Scripted::new(with_account("two"), move |call| {
+        let is_patch = call.starts_with("host PATCH") && call.contains("/networkpolicies/");
+        (is_patch && patches.fetch_add(1, Ordering::Relaxed) == 1).then_some(Failure::Refused(500))
+    });
+    let (engine, id, name) = (&scripted.engine, KindId::NetworkPolicy, Name::new("team", "web"));
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]});
+    scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+    let on_host = host_name(id, &name);
+    let path = format!("/networkpolicies/{on_host}");
+    let annotations = json!({labels::ORIGIN_UID: "tenant-uid"});
+    let host = json!({"metadata": {"name": on_host, "uid": "h", "resourceVersion": "2", "annotations": annotations}});
+    engine.cache.stores.host(id).watched(name.clone(), Stored::from(host));
+    scripted.add_foreign_field(&path, "egress");
+    let key = id.key(name);
+    assert!(engine.reconcile(&key, Instant::now(), true).await.is_err());
+    assert!(lock(&engine.foreign_fields).contains(&key));
+    // What is known of it has the hash of what it should be.
+    engine.reconcile(&key, Instant::now(), true).await.unwrap();
+    let sent = scripted.sent("host PATCH", &path);
+    assert_eq!(sent.len(), 4, "each of both twice: {sent:?}");
+    assert!(sent[2]["spec"]["podSelector"].is_object() && sent[2]["spec"].get("egress").is_none());
+    assert_eq!(sent[3]["spec"], json!({"egress": null}));
+    assert!(!lock(&engine.foreign_fields).contains(&key));
 }

@@ -41,6 +41,8 @@ pub struct Hooks<'a> {
     pub keeps_last: bool,
     /// Whether two states of an object differ in nothing but its status and its node; none if that makes no difference.
     pub differs_in_status: Option<fn(&Stored, &Stored) -> bool>,
+    /// Whether an object is none of those that belong under this tenant name: it is left out, and what is known of the name stays.
+    pub is_stray: &'a (dyn Fn(&Name, &Stored) -> bool + Send + Sync),
     /// Called with the tenant name of every object that was added, changed or deleted, and whether nothing but its status and its node
     /// has changed.
     pub changed: &'a (dyn Fn(Name, bool) + Send + Sync),
@@ -158,6 +160,9 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 if let Some((name, stored)) = keep(spec, &object, parts, most) {
+                    if (hooks.is_stray)(&name, &stored) {
+                        continue;
+                    }
                     let only_status = hooks
                         .differs_in_status
                         .zip(store.get(&name))
@@ -175,7 +180,9 @@ async fn follow<const METADATA_ONLY: bool>(
                     Side::Tenant => Parts::Metadata,
                     Side::Host => parts,
                 };
-                if let Some((name, last)) = keep(spec, &object, parts, most) {
+                if let Some((name, last)) = keep(spec, &object, parts, most)
+                    && !(hooks.is_stray)(&name, &last)
+                {
                     if hooks.keeps_last {
                         store.deleted(&name, last);
                     } else {

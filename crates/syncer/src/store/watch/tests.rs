@@ -24,10 +24,14 @@ const OF_TENANT: Hooks<'static> = Hooks {
     side: Side::Tenant,
     keeps_last: false,
     differs_in_status: None,
+    is_stray: &|_: &Name, _: &Stored| false,
     changed: &|_, _| {},
     availability: &|_| {},
     bounds: None,
 };
+
+/// Name of a host object that the syncer has not made.
+const STRAY: &str = "stray";
 
 /// What a watch with these events calls `changed` with.
 async fn changes(
@@ -45,6 +49,7 @@ async fn changes(
             Side::Host => Stored::is_for_the_same,
             Side::Tenant => Stored::requests_the_same,
         }),
+        is_stray: &|_: &Name, object: &Stored| &*object.name == STRAY,
         changed: &|name, only_status| changes.lock().unwrap().push((name, only_status)),
         availability: &|_| {},
         bounds: None,
@@ -75,6 +80,23 @@ async fn the_last_state_is_kept_only_where_it_is_used() {
         assert!(known.is_none());
         assert_eq!(last.is_some(), keeps_last);
     }
+}
+
+#[tokio::test]
+async fn a_stray_takes_no_place_in_the_store_and_leaves_none() {
+    let (store, name) = (Store::default(), Name::new("team", "train"));
+    let events = vec![
+        Event::Init,
+        Event::InitApply(object(&host_object("train-x", "7"))),
+        Event::InitApply(object(&host_object(STRAY, "8"))),
+        Event::InitDone,
+        Event::Apply(object(&host_object(STRAY, "9"))),
+        Event::Delete(object(&host_object(STRAY, "11"))),
+    ];
+    let seen = changes(WatchSpec::synced(POD), &store, Side::Host, true, events).await;
+    assert_eq!(seen, [(name.clone(), false)]);
+    let (known, last) = store.get_or_take_tombstone(&name);
+    assert!(known.is_some_and(|known| &*known.name == "train-x") && last.is_none());
 }
 
 #[tokio::test]
