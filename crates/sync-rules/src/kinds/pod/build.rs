@@ -1,9 +1,12 @@
 //! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
 
-use super::{ANNOTATIONS, downward, gang, metadata_size, placement, secret_size, spec, status, token, update};
+use super::{
+    ANNOTATIONS, downward, gang, images, metadata_size, placement, secret_size, spec, status, token, update,
+    volume_claims,
+};
 use crate::{
     kinds::{network_policy::isolation, node},
-    model::{Cache, KindId, json, resource::Name},
+    model::{Cache, DeniedField, KindId, json, resource::Name},
     translation::{
         fields::FieldIssues,
         metadata::{self, AnnotationRules},
@@ -41,7 +44,9 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         load_balancers: None,
     };
     let mut annotations = metadata::annotations(pod, &rules, issues);
-    let spec = spec::translate(cache, name, pod, issues);
+    let mut of_spec = FieldIssues::default();
+    let spec = spec::translate(cache, name, pod, &mut of_spec);
+    settle(cache, name, pod, of_spec, issues);
     for field in spec.downward {
         let value = downward::literal(pod, &field).unwrap_or_default();
         annotations.insert(downward::annotation(&field), value.into());
@@ -61,7 +66,15 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
     if is_running {
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
         let counted = if reduced.is_some() { whole } else { &object };
-        sizes::check_on_host(sizes::RUNNING_POD, counted, issues);
+        let mut too_many = FieldIssues::default();
+        sizes::check_on_host(sizes::RUNNING_POD, counted, &mut too_many);
+        if !too_many.denied.is_empty() {
+            // What was added to a pod stays in it, so this does not keep its other changes from the host either. Only tolerations become more there.
+            if let Some(fields) = object["spec"].as_object_mut().filter(|_| reduced.is_none()) {
+                fields.remove("tolerations");
+            }
+            issues.leave_out(too_many.denied);
+        }
     } else {
         sizes::check(sizes::POD, whole, &object, issues);
         sizes::check(sizes::RUNNING_POD, whole, &object, issues);
@@ -70,6 +83,24 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         secret_size::check_bytes(cache, pod, issues);
     }
     object
+}
+
+/// Says what becomes of what is denied in the spec of a pod. Once the host pod has a node, little of the spec can change: what is denied of the rest was
+/// allowed when the pod was made, and a class, an object that the pod names, or a rule has changed. The host pod keeps that. Tolerations can be added, and
+/// not removed again.
+fn settle(cache: &Cache, name: &Name, pod: &Value, of_spec: FieldIssues, issues: &mut FieldIssues) {
+    let FieldIssues { denied, ignored, parts } = of_spec;
+    issues.ignored.extend(ignored);
+    issues.parts = parts;
+    let keeps = || placement::is_placed(cache, name) && !volume_claims::uses_withdrawn(cache, name, pod);
+    if denied.is_empty() || !keeps() {
+        issues.denied.extend(denied);
+        return;
+    }
+    let is_toleration = |denied: &DeniedField| denied.field.starts_with("spec.tolerations[");
+    let (added, kept) = denied.into_iter().partition(is_toleration);
+    issues.leave_out(added);
+    issues.keep(kept);
 }
 
 /// A pod without its lists, if some are longer than they may be: it is denied in any case. What they become on the host can be a thousand times as large, and
@@ -103,8 +134,13 @@ fn without_what_is_too_large(pod: &Value, is_running: bool) -> Option<Value> {
 /// The metadata of a host pod that runs, without what is denied. Its spec stays, and so does where it may run. Labels and annotations that are
 /// too large for the host are left out: what is left reaches it in any case.
 pub fn metadata_of_running(cache: &Cache, name: &Name, pod: &Value, host: &Value) -> Value {
-    let mut object = host_pod(cache, name, pod, &mut FieldIssues::default());
+    let mut issues = FieldIssues::default();
+    let mut object = host_pod(cache, name, pod, &mut issues);
+    let denied_images = images::images_at(&issues.parts.in_doubt, &object);
     object["spec"] = json!({});
+    if !denied_images.is_empty() {
+        object["spec"][update::DENIED_IMAGES] = denied_images.into();
+    }
     metadata_size::reduce(pod, &mut object);
     let pools = json::text(host, &["metadata", "annotations", labels::SHARED_POOLS]);
     for (map, key, value) in [

@@ -7,6 +7,8 @@
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | images | those that the class lists, completed as container runtimes do; without a list, every image | `images` |
+//! | ephemeral containers | one that is denied is left out, and its status says so | `ephemeral` |
+//! | what is denied in the spec of a pod that has a node | kept: it was allowed when the pod was made | `build` |
 //! | size of labels and annotations | limited | `metadata_size` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | user | who created the pod, and a gate if its users are limited: at the creation | `user` |
@@ -32,6 +34,7 @@ mod container;
 mod downward;
 mod endpoint;
 mod environment;
+mod ephemeral;
 pub mod gang;
 mod grace;
 mod images;
@@ -168,10 +171,10 @@ fn trim_tenant(pod: &mut Value) {
 }
 
 /// Fields of a host pod's spec that rules and decisions read.
-const HOST_SPEC: &[&str] = &["nodeName", "schedulingGates"];
+const HOST_SPEC: &[&str] = &[ephemeral::LIST, "nodeName", "schedulingGates"];
 
-/// Only the state of a host pod matters, and its scheduling gates, some of which are the platform's: the rest of its spec is in the
-/// tenant's pod.
+/// Only the state of a host pod matters, its scheduling gates, some of which are the platform's, and which ephemeral containers it has: the rest of its
+/// spec is in the tenant's pod.
 fn trim_host(pod: &mut Value) {
     const KEPT: &[&str] = &[
         labels::ORIGIN_UID,
@@ -187,6 +190,10 @@ fn trim_host(pod: &mut Value) {
     }
     if let Some(spec) = pod["spec"].as_object_mut() {
         spec.retain(|field, _| HOST_SPEC.contains(&field.as_str()));
+    }
+    let added = pod["spec"].get_mut(ephemeral::LIST).and_then(Value::as_array_mut);
+    for container in added.into_iter().flatten().filter_map(Value::as_object_mut) {
+        container.retain(|field, _| field == "name");
     }
     // It says which gates are the tenant's, which host pods of earlier releases have, and is long.
     let has_gates = pod["spec"].get("schedulingGates").is_some();
@@ -259,13 +266,13 @@ impl ToHost for Pods {
     }
 
     fn translate_new(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
-        let Translated { object, ignored } = self.translate(cache, name, pod)?;
+        let Translated { object, ignored, parts } = self.translate(cache, name, pod)?;
         let mut object = update::object_at_creation(object);
         if let Some(record) = placement::record(cache, name, pod) {
             object["metadata"]["annotations"][labels::PLACEMENT] = record.into();
         }
         user::stamp(cache.tenant.users, pod, &mut object);
-        Ok(Translated { object, ignored })
+        Ok(Translated { object, ignored, parts })
     }
 
     fn creation(&self) -> Creation {
@@ -285,12 +292,20 @@ impl ToHost for Pods {
         }
     }
 
+    fn is_on_host(&self, field: &str, desired: &Value, live: &Value) -> bool {
+        images::is_on_host(field, desired, live)
+    }
+
     fn update_needs_live(&self) -> bool {
         true
     }
 
     fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
         update::update(&desired, live)
+    }
+
+    fn rest_of_update(&self, desired: &Value, live: &Value) -> Option<Value> {
+        update::rest_of_update(desired, live)
     }
 
     fn closing_patch(&self, desired: &Value, live: &Value) -> Option<Value> {

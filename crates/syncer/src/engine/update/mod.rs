@@ -7,7 +7,7 @@ use super::{
 };
 use berth_sync_rules::{
     model::{
-        DeniedField, HostWrite, Translated, json,
+        DeniedField, HostWrite, Translated, WhenDenied, json,
         resource::Side,
         store::{Detail, Stored, is_origin},
     },
@@ -124,7 +124,7 @@ impl ObjectSync<'_> {
             Err(outcome) => return Ok(Compared::Done(outcome)),
         };
         let content = &*contents;
-        let translated = match kind.translate(&engine.cache, name, content) {
+        let translated = match self.translated(stored, content, host).await? {
             Ok(translated) => translated,
             Err(denied) => {
                 if let Pending::Wait(left) = self.pending(stored, object, host).await {
@@ -139,6 +139,7 @@ impl ObjectSync<'_> {
         let Translated {
             object: desired,
             ignored,
+            parts,
         } = translated;
         let mutable = kind.mutable_part(&desired);
         let hash = engine.cache.tenant.applied_hash(&mutable);
@@ -147,6 +148,7 @@ impl ObjectSync<'_> {
             engine.learn_applied(self.key(), &mutable);
             let later = { ignored.into_iter() }.filter(|ignored| kind.is_decided_later(&ignored.field));
             self.record_ignored(&later.collect::<Vec<_>>()).await;
+            self.record_parts(&parts).await;
             let watched = engine.cache.kind(*id).tenant;
             if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
                 let versions = (stored.version, host.version);
@@ -202,7 +204,50 @@ impl ObjectSync<'_> {
         // The tenant's API server may take long for what follows.
         drop((contents, desired, mutable));
         self.record_ignored(&ignored).await;
+        self.record_parts(&parts).await;
         Ok(Compared::Updated)
+    }
+
+    /// What the tenant's object becomes on the host, or what is denied of it. Whether what is in doubt is denied, the live host object says.
+    async fn translated(
+        &self,
+        stored: &Stored,
+        content: &Value,
+        host: &Stored,
+    ) -> Result<Result<Translated, Vec<DeniedField>>, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let mut translated = match kind.translate(&engine.cache, name, content) {
+            Ok(translated) if !translated.parts.in_doubt.is_empty() => translated,
+            result => return Ok(result),
+        };
+        let doubts = std::mem::take(&mut translated.parts.in_doubt);
+        let is_written = |object: &Value| {
+            let hash = engine.cache.tenant.applied_hash(&kind.mutable_part(object));
+            is_origin(stored, host) && host.applied_hash.as_deref() == Some(hash.as_str())
+        };
+        if is_written(&translated.object) {
+            translated.parts.kept.extend(doubts);
+            return Ok(Ok(translated));
+        }
+        // It was found to have something else, and nothing has changed since.
+        let when_denied = kind.when_denied(&engine.cache, name, content, &host.object());
+        if let WhenDenied::Reduce(reduced) = &when_denied
+            && is_written(reduced)
+        {
+            return Ok(Err(doubts));
+        }
+        let found = engine.host.get(kind.resource(), self.namespace(), &host.name).await;
+        let live = CallError::found(found)?;
+        let has = |doubt: &DeniedField| {
+            let live = live.as_ref();
+            live.is_none_or(|live| kind.is_on_host(&doubt.field, &translated.object, live))
+        };
+        if doubts.iter().all(has) {
+            translated.parts.kept.extend(doubts);
+            Ok(Ok(translated))
+        } else {
+            Ok(Err(doubts))
+        }
     }
 
     /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
@@ -331,6 +376,7 @@ impl ObjectSync<'_> {
             } else {
                 Value::Null
             };
+            let mut refused = None;
             for write in kind.update(desired.clone(), &live) {
                 match write {
                     HostWrite::Apply(object) => {
@@ -366,15 +412,46 @@ impl ObjectSync<'_> {
                     HostWrite::Patch { subresource, mut patch } => {
                         patch["metadata"]["uid"] = (*host.uid).into();
                         let patch = Patch::Strategic(patch);
-                        engine
+                        let written = engine
                             .host
                             .patch(resource, self.namespace(), &host.name, subresource, &patch)
-                            .await?;
+                            .await;
+                        match written {
+                            Ok(_) => {}
+                            // What follows does not depend on it.
+                            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
+                                refused = refused.or(Some(error));
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                 }
             }
+            if let Some(error) = refused {
+                self.write_rest(host, desired, &live).await?;
+                return Err(error);
+            }
         }
         Err(CallError::Conflict("the host object keeps changing".into()))
+    }
+
+    /// Writes what needs no subresource, after the host has refused one. If the object was changed meanwhile, that is left to the next try.
+    async fn write_rest(&self, host: &Stored, desired: &Value, live: &Value) -> Result<(), CallError> {
+        let Self { engine, kind, .. } = self;
+        let Some(mut patch) = kind.rest_of_update(desired, live) else {
+            return Ok(());
+        };
+        patch["metadata"]["uid"] = (*host.uid).into();
+        patch["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        let patch = Patch::Merge(patch);
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, "", &patch)
+            .await;
+        match written {
+            Ok(_) | Err(CallError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

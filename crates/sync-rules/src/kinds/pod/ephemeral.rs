@@ -1,0 +1,168 @@
+//! Ephemeral containers.
+//!
+//! Kubernetes removes none of them from a pod. So one that is denied is left out of the host pod, and nothing else of the pod waits for it:
+//!
+//! | the container | on the host | in the tenant |
+//! |---|---|---|
+//! | allowed | added | its status comes from the host |
+//! | denied | left out | an Event; its status says that it waits, and why |
+//! | allowed later | added then: they may come in any order | its status comes from the host |
+//! | denied later | stays as it is | an Event |
+
+use super::{container, environment::Environment, images};
+use crate::{
+    model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
+    translation::{fields::FieldIssues, sizes},
+};
+use berth_api::text::printable_start;
+use serde_json::{Value, json};
+use std::cell::LazyCell;
+
+/// The list in the spec of a pod.
+pub const LIST: &str = "ephemeralContainers";
+/// The list in its status.
+pub const STATUSES: &str = "ephemeralContainerStatuses";
+/// Why a container waits that is left out.
+const REASON: &str = "FieldDenied";
+/// Containers that are left out whose statuses say so. A pod has few, and the status of a large pod must have room for them.
+const MOST_REPORTED: usize = 50;
+/// Bytes of the message in such a status.
+const MAX_MESSAGE: usize = 512;
+/// Bytes of the name of an image in it: a tenant may write any text there.
+const MAX_IMAGE: usize = 512;
+
+/// The host's ephemeral containers for those of a tenant's pod.
+pub fn translate(
+    cache: &Cache,
+    name: &Name,
+    environment: &Environment<'_>,
+    pod: &Value,
+    issues: &mut FieldIssues,
+) -> Vec<Value> {
+    let mut translated = Vec::new();
+    for Checked {
+        host,
+        issues: own,
+        is_on_host,
+        ..
+    } in check(cache, name, environment, pod)
+    {
+        let FieldIssues { denied, ignored, .. } = own;
+        if denied.is_empty() {
+            // What is left out of all containers is said once.
+            for one in ignored {
+                if !issues.ignored.contains(&one) {
+                    issues.ignore(one.field, one.why);
+                }
+            }
+        } else if is_on_host {
+            issues.keep(denied);
+        } else {
+            issues.leave_out(denied);
+            continue;
+        }
+        translated.push(host);
+    }
+    translated
+}
+
+/// Adds statuses of the containers that are left out to the status of the tenant's pod: they wait. `status` has those of the host.
+pub fn report_left_out(cache: &Cache, name: &Name, tenant: &Value, status: &mut Value) {
+    // Then all are left out, and an Event says so.
+    let are_too_many = || {
+        let mut limits = sizes::RUNNING_POD.iter();
+        limits.any(|limit| limit.measure.count(tenant) > limit.on_host)
+    };
+    if json::items(tenant, &["spec", LIST]).is_empty() || are_too_many() {
+        return;
+    }
+    let environment = Environment::new(cache, name, tenant);
+    let mut statuses = json::items(status, &[STATUSES]).to_vec();
+    let on_host = statuses.len();
+    let left_out = check(cache, name, &environment, tenant).filter(Checked::is_left_out);
+    for Checked { container, issues, .. } in left_out.take(MOST_REPORTED) {
+        // The host may report it before its pod is read.
+        if find(&statuses, container).is_none() {
+            let known = find(json::items(tenant, &["status", STATUSES]), container);
+            statuses.push(waiting(known, container, &issues.denied));
+        }
+    }
+    if statuses.len() > on_host {
+        status[STATUSES] = statuses.into();
+    }
+}
+
+/// An ephemeral container of a tenant's pod.
+struct Checked<'a> {
+    container: &'a Value,
+    /// What becomes of it on the host.
+    host: Value,
+    issues: FieldIssues,
+    /// Whether the host pod has one of its name. It is only known of one that is denied.
+    is_on_host: bool,
+}
+
+impl Checked<'_> {
+    fn is_left_out(&self) -> bool {
+        !self.issues.denied.is_empty() && !self.is_on_host
+    }
+}
+
+fn check<'a>(
+    cache: &'a Cache,
+    name: &'a Name,
+    environment: &'a Environment<'a>,
+    pod: &'a Value,
+) -> impl Iterator<Item = Checked<'a>> {
+    let host_pod = LazyCell::new(move || {
+        let host = cache.stores.host(KindId::Pod).get(name);
+        host.map(|host| host.object())
+    });
+    let containers = json::items(pod, &["spec", LIST]).iter().enumerate();
+    containers.map(move |(index, container)| {
+        let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
+        // The pod may run on a shared node, so it gets no capability of the class.
+        let host = container::translate(environment, &[], container, &path, true, &mut issues);
+        images::check_container(cache, container, &path, &mut issues);
+        let is_on_host = || {
+            let host_pod = (*host_pod).as_ref();
+            host_pod.is_some_and(|pod| find(json::items(pod, &["spec", LIST]), container).is_some())
+        };
+        Checked {
+            container,
+            host,
+            is_on_host: !issues.denied.is_empty() && is_on_host(),
+            issues,
+        }
+    })
+}
+
+/// The entry of a list with the name of a container.
+fn find<'a>(list: &'a [Value], container: &Value) -> Option<&'a Value> {
+    list.iter().find(|other| other.get("name") == container.get("name"))
+}
+
+/// The status of a container that is not on the host. `known` is what the tenant's pod says of it.
+fn waiting(known: Option<&Value>, container: &Value, denied: &[DeniedField]) -> Value {
+    let message = printable_start(&denied_field::message(denied), MAX_MESSAGE);
+    let says_so = |known: &&Value| {
+        let text = |field: &str| json::text(known, &["state", "waiting", field]);
+        text("reason") == Some(REASON) && text("message") == Some(message.as_str())
+    };
+    // An API server takes no other state of one that has ended.
+    let has_ended = |known: &&Value| json::at(known, &["state", "terminated"]).is_some_and(|state| !state.is_null());
+    // As the API server has it, which adds fields: otherwise it would differ again and again.
+    if let Some(known) = known.filter(|known| says_so(known) || has_ended(known)) {
+        return known.clone();
+    }
+    let image = printable_start(json::text(container, &["image"]).unwrap_or_default(), MAX_IMAGE);
+    json!({
+        "name": container.get("name"),
+        "image": image,
+        "imageID": "",
+        "lastState": {},
+        "ready": false,
+        "restartCount": 0,
+        "state": {"waiting": {"reason": REASON, "message": message}},
+    })
+}
