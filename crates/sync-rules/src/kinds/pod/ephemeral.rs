@@ -12,7 +12,10 @@
 use super::{container, environment::Environment, images};
 use crate::{
     model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
-    translation::{fields::FieldIssues, sizes},
+    translation::{
+        fields::FieldIssues,
+        sizes::{self, MAX_POD_SPEC_BYTES, count_bytes},
+    },
 };
 use berth_api::text::printable_start;
 use serde_json::{Value, json};
@@ -22,6 +25,10 @@ use std::cell::LazyCell;
 pub const LIST: &str = "ephemeralContainers";
 /// The list in its status.
 pub const STATUSES: &str = "ephemeralContainerStatuses";
+/// The statuses of other containers. The tenant's own have other names.
+const OTHER_STATUSES: [&str; 2] = ["containerStatuses", "initContainerStatuses"];
+/// Why a container is denied whose name another one has on the host. An API server there takes none of those that are added with it.
+const NAME_TAKEN: &str = "the platform has a container of this name in the pod: choose another name";
 /// Why a container waits that is left out.
 const REASON: &str = "FieldDenied";
 /// Containers that are left out whose statuses say so. A pod has few, and the status of a large pod must have room for them.
@@ -40,6 +47,10 @@ pub fn translate(
     issues: &mut FieldIssues,
 ) -> Vec<Value> {
     let mut translated = Vec::new();
+    // Most pods have none.
+    if json::items(pod, &["spec", LIST]).is_empty() {
+        return translated;
+    }
     for Checked {
         host,
         issues: own,
@@ -98,7 +109,7 @@ struct Checked<'a> {
     /// What becomes of it on the host.
     host: Value,
     issues: FieldIssues,
-    /// Whether the host pod has one of its name. It is only known of one that is denied.
+    /// Whether the host pod has one of its name.
     is_on_host: bool,
 }
 
@@ -108,6 +119,7 @@ impl Checked<'_> {
     }
 }
 
+/// The ephemeral containers of a pod, one after the other.
 fn check<'a>(
     cache: &'a Cache,
     name: &'a Name,
@@ -118,21 +130,35 @@ fn check<'a>(
         let host = cache.stores.host(KindId::Pod).get(name);
         host.map(|host| host.object())
     });
+    let of_all: usize = json::items(pod, &["spec", LIST]).iter().map(count_bytes).sum();
+    let mut bytes = count_bytes(&pod["spec"]).saturating_sub(of_all);
     let containers = json::items(pod, &["spec", LIST]).iter().enumerate();
     containers.map(move |(index, container)| {
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
         // The pod may run on a shared node, so it gets no capability of the class.
         let host = container::translate(environment, &[], container, &path, true, &mut issues);
         images::check_container(cache, container, &path, &mut issues);
-        let is_on_host = || {
-            let host_pod = (*host_pod).as_ref();
-            host_pod.is_some_and(|pod| find(json::items(pod, &["spec", LIST]), container).is_some())
-        };
+        let host_pod = (*host_pod).as_ref();
+        let has = |list: &[&str]| host_pod.is_some_and(|pod| find(json::items(pod, list), container).is_some());
+        let is_on_host = has(&["spec", LIST]);
+        if !is_on_host && OTHER_STATUSES.iter().any(|statuses| has(&["status", statuses])) {
+            issues.deny(format!("{path}.name"), NAME_TAKEN);
+        }
+        let with_it = bytes + count_bytes(container);
+        if !is_on_host && with_it > MAX_POD_SPEC_BYTES {
+            let why = format!(
+                "with it the spec of the pod has {with_it} bytes, and it may have at most {MAX_POD_SPEC_BYTES}: schedulers and nodes keep it in memory"
+            );
+            issues.deny(path, why);
+        }
+        if is_on_host || issues.denied.is_empty() {
+            bytes = with_it;
+        }
         Checked {
             container,
             host,
-            is_on_host: !issues.denied.is_empty() && is_on_host(),
             issues,
+            is_on_host,
         }
     })
 }

@@ -209,6 +209,13 @@ fn trim_host(pod: &mut Value) {
     }
 }
 
+/// The PodGroup that a pod belongs to.
+fn group_target(cache: &Cache, name: &Name, pod: &Value) -> Option<Target> {
+    let (kind, group) = scheduling::group_of(cache, pod)?;
+    let name = Name::new(&name.namespace, &group);
+    Some(Target { kind, name })
+}
+
 struct Pods;
 
 impl ToHost for Pods {
@@ -245,15 +252,13 @@ impl ToHost for Pods {
 
     fn references(&self, cache: &Cache, name: &Name, pod: &Value) -> BTreeSet<Target> {
         let mut targets = targets(pod);
-        targets.extend(scheduling::group_of(cache, pod).map(|(kind, group)| Target {
-            kind,
-            name: Name::new(&name.namespace, &group),
-        }));
+        targets.extend(group_target(cache, name, pod));
         targets
     }
 
     fn prerequisites(&self, cache: &Cache, name: &Name, pod: &Value) -> Vec<Key> {
-        let mut needs = self.references(cache, name, pod);
+        let mut needs = targets::targets_at_creation(pod);
+        needs.extend(group_target(cache, name, pod));
         // A denied claim is never synced: the pod is denied as well, with the reason.
         needs.retain(|target| crate::kinds::devices::denied(cache, target).is_none());
         volume_claims::prerequisites(cache, pod, needs)

@@ -210,6 +210,67 @@ fn statuses_of_containers_that_are_left_out_are_limited() {
     assert!(with(251).is_empty(), "an Event says that there are too many");
 }
 
+#[test]
+fn the_name_of_a_container_of_the_platform_is_taken() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let mut tenant =
+        running(&json!({"ephemeralContainers": [{"name": "proxy", "image": "a"}, {"name": "debug", "image": "a"}]}));
+    let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"nodeName": "gpu-1"},
+        "status": {"containerStatuses": [{"name": "main"}, {"name": "proxy"}]}});
+    trim_host(&mut host);
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &tenant).unwrap();
+    assert_eq!(names(&object), ["debug"], "the host takes it");
+    assert_eq!(fields(&parts.left_out), ["spec.ephemeralContainers[0].name"]);
+    tenant["spec"]["ephemeralContainers"][0]["name"] = "main".into();
+    let shown = statuses(&cache, &tenant, &json!([]));
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
+}
+
+#[test]
+fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let debug = |name: &str, bytes: usize| json!({"name": name, "image": "a", "args": ["a".repeat(bytes)]});
+    let spec = json!({"ephemeralContainers": [debug("a", 300 << 10), debug("b", 300 << 10), debug("c", 100 << 10)]});
+    let translate = |pod: &Value| Pods.translate(&cache, &name(), pod).unwrap();
+    // The pod does not wait for them.
+    let new = translate(&pod(&spec));
+    assert_eq!(names(&new.object), ["a", "c"]);
+    assert_eq!(fields(&new.parts.left_out), ["spec.ephemeralContainers[1]"]);
+    put_on_host(
+        &cache,
+        1,
+        &json!({"nodeName": "gpu-1", "ephemeralContainers": [{"name": "b"}]}),
+    );
+    let placed = translate(&running(&spec));
+    assert_eq!(names(&placed.object), ["a", "b"], "what is there counts");
+    assert_eq!(fields(&placed.parts.left_out), ["spec.ephemeralContainers[2]"]);
+}
+
+#[test]
+fn a_pod_does_not_wait_for_what_its_ephemeral_containers_name() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let secret = |name: &str| json!({"secretRef": {"name": name}});
+    for name in ["of-pod", "of-debug"] {
+        let object = json!({"metadata": {"name": name, "resourceVersion": "1"}});
+        let secrets = cache.stores.tenant(KindId::Secret);
+        secrets.written(Name::new("research", name), Stored::new(&object));
+    }
+    let pod = pod(
+        &json!({"containers": [{"name": "main", "image": "a", "envFrom": [secret("of-pod")]}],
+        "ephemeralContainers": [{"name": "debug", "image": "a", "envFrom": [secret("of-debug")]}]}),
+    );
+    let needs = Pods.prerequisites(&cache, &name(), &pod);
+    let needs: Vec<&str> = needs.iter().map(|key| &*key.name.name).collect();
+    assert_eq!(needs, ["of-pod"]);
+    assert_eq!(
+        Pods.references(&cache, &name(), &pod).len(),
+        2,
+        "they are there when it is added"
+    );
+}
+
 /// What becomes of what is denied, of a pod that has a node on the host.
 fn parts_of_running(cache: &Cache, spec: &Value) -> Result<DeniedParts, Vec<DeniedField>> {
     put_on_host(cache, 2, &json!({"nodeName": "gpu-1"}));
