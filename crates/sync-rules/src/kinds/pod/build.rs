@@ -1,7 +1,7 @@
 //! The host pod for a tenant's pod: its metadata, and its spec from the other modules.
 
 use super::{
-    ANNOTATIONS, downward, gang, images, metadata_size, placement, secret_size, spec, status, token, update,
+    ANNOTATIONS, downward, ephemeral, gang, images, metadata_size, placement, secret_size, spec, status, token, update,
     volume_claims,
 };
 use crate::{
@@ -20,9 +20,11 @@ use serde_json::{Value, json};
 /// The host pod for a tenant's pod, without what is denied.
 pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Value {
     let is_running = cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some();
-    let whole = pod;
-    let reduced = without_what_is_too_large(whole, is_running);
-    let pod = reduced.as_ref().unwrap_or(whole);
+    // Ephemeral containers are measured one by one: nothing else waits for those that do not fit.
+    let measured = ephemeral::without(pod);
+    let measured = measured.as_ref().unwrap_or(pod);
+    let reduced = without_what_is_too_large(pod, measured, is_running);
+    let pod = reduced.as_ref().unwrap_or(pod);
     if let Some(node) = json::filled(pod, &["spec", "nodeName"]) {
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
         match placement::mode(cache, &pod["spec"]) {
@@ -65,7 +67,7 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
     metadata_size::check(pod, &object, issues);
     if is_running {
         // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
-        let counted = if reduced.is_some() { whole } else { &object };
+        let counted = if reduced.is_some() { measured } else { &object };
         let mut too_many = FieldIssues::default();
         sizes::check_on_host(sizes::RUNNING_POD, counted, &mut too_many);
         if !too_many.denied.is_empty() {
@@ -76,9 +78,9 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
             issues.leave_out(too_many.denied);
         }
     } else {
-        sizes::check(sizes::POD, whole, &object, issues);
-        sizes::check(sizes::RUNNING_POD, whole, &object, issues);
-        sizes::check_pod_bytes(whole, &object, issues);
+        sizes::check(sizes::POD, measured, &object, issues);
+        sizes::check(sizes::RUNNING_POD, measured, &object, issues);
+        sizes::check_pod_bytes(measured, &object, issues);
         namespace_labels::check(cache, &name.namespace, issues);
         secret_size::check_bytes(cache, pod, issues);
     }
@@ -104,11 +106,12 @@ fn settle(cache: &Cache, name: &Name, pod: &Value, of_spec: FieldIssues, issues:
 }
 
 /// A pod without its lists, if some are longer than they may be: it is denied in any case. What they become on the host can be a thousand times as large, and
-/// would take the memory and the time of the whole syncer. Of one that runs, without those that can grow then.
-fn without_what_is_too_large(pod: &Value, is_running: bool) -> Option<Value> {
+/// would take the memory and the time of the whole syncer. Of one that runs, without tolerations, which can be added then. `measured` is the pod without
+/// ephemeral containers.
+fn without_what_is_too_large(pod: &Value, measured: &Value, is_running: bool) -> Option<Value> {
     let are_too_many = |limits: &[SizeLimit], most: fn(&SizeLimit) -> usize| {
         let mut limits = limits.iter();
-        limits.any(|limit| limit.measure.count(pod) > most(limit))
+        limits.any(|limit| limit.measure.count(measured) > most(limit))
     };
     let is_too_large = if is_running {
         are_too_many(sizes::RUNNING_POD, |limit| limit.on_host)
@@ -122,7 +125,7 @@ fn without_what_is_too_large(pod: &Value, is_running: bool) -> Option<Value> {
     if let Some(spec) = reduced["spec"].as_object_mut() {
         spec.retain(|field, value| {
             if is_running {
-                !["ephemeralContainers", "tolerations"].contains(&field.as_str())
+                field != "tolerations"
             } else {
                 !value.is_array() && !value.is_object()
             }

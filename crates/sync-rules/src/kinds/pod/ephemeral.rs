@@ -14,7 +14,7 @@ use crate::{
     model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
     translation::{
         fields::FieldIssues,
-        sizes::{self, MAX_POD_SPEC_BYTES, count_bytes},
+        sizes::{self, MAX_POD_SPEC_BYTES, MOST_EPHEMERAL_CONTAINERS, count_bytes},
     },
 };
 use berth_api::text::printable_start;
@@ -47,9 +47,17 @@ pub fn translate(
     issues: &mut FieldIssues,
 ) -> Vec<Value> {
     let mut translated = Vec::new();
-    // Most pods have none.
-    if json::items(pod, &["spec", LIST]).is_empty() {
-        return translated;
+    match json::items(pod, &["spec", LIST]).len() {
+        // As most pods have.
+        0 => return translated,
+        1..=MOST_EPHEMERAL_CONTAINERS => {}
+        count => {
+            let why = format!(
+                "there are {count}, and a pod may have at most {MOST_EPHEMERAL_CONTAINERS}: no more are added. They stay until the pod goes"
+            );
+            issues.leave_out(vec![DeniedField::new(format!("spec.{LIST}"), why)]);
+            return translated;
+        }
     }
     for Checked {
         host,
@@ -79,12 +87,8 @@ pub fn translate(
 
 /// Adds statuses of the containers that are left out to the status of the tenant's pod: they wait. `status` has those of the host.
 pub fn report_left_out(cache: &Cache, name: &Name, tenant: &Value, status: &mut Value) {
-    // Then all are left out, and an Event says so.
-    let are_too_many = || {
-        let mut limits = sizes::RUNNING_POD.iter();
-        limits.any(|limit| limit.measure.count(tenant) > limit.on_host)
-    };
-    if json::items(tenant, &["spec", LIST]).is_empty() || are_too_many() {
+    // If there are too many, an Event says so.
+    if !(1..=MOST_EPHEMERAL_CONTAINERS).contains(&json::items(tenant, &["spec", LIST]).len()) {
         return;
     }
     let environment = Environment::new(cache, name, tenant);
@@ -130,8 +134,7 @@ fn check<'a>(
         let host = cache.stores.host(KindId::Pod).get(name);
         host.map(|host| host.object())
     });
-    let of_all: usize = json::items(pod, &["spec", LIST]).iter().map(count_bytes).sum();
-    let mut bytes = count_bytes(&pod["spec"]).saturating_sub(of_all);
+    let mut size = Size::of(without(pod).as_ref().unwrap_or(pod));
     let containers = json::items(pod, &["spec", LIST]).iter().enumerate();
     containers.map(move |(index, container)| {
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
@@ -144,15 +147,12 @@ fn check<'a>(
         if !is_on_host && OTHER_STATUSES.iter().any(|statuses| has(&["status", statuses])) {
             issues.deny(format!("{path}.name"), NAME_TAKEN);
         }
-        let with_it = bytes + count_bytes(container);
-        if !is_on_host && with_it > MAX_POD_SPEC_BYTES {
-            let why = format!(
-                "with it the spec of the pod has {with_it} bytes, and it may have at most {MAX_POD_SPEC_BYTES}: schedulers and nodes keep it in memory"
-            );
+        let with_it = size.with(container);
+        if let Some(why) = with_it.excess_over(&size).filter(|_| !is_on_host) {
             issues.deny(path, why);
         }
         if is_on_host || issues.denied.is_empty() {
-            bytes = with_it;
+            size = with_it;
         }
         Checked {
             container,
@@ -161,6 +161,59 @@ fn check<'a>(
             is_on_host,
         }
     })
+}
+
+/// The pod without its ephemeral containers, if it has any.
+pub fn without(pod: &Value) -> Option<Value> {
+    pod["spec"].get(LIST)?;
+    let mut pod = pod.clone();
+    pod["spec"].as_object_mut()?.remove(LIST);
+    Some(pod)
+}
+
+/// How much a pod holds of what is limited.
+struct Size {
+    /// Bytes of its spec.
+    bytes: usize,
+    /// Entries, for each limit in [`sizes::POD`].
+    entries: Vec<usize>,
+}
+
+impl Size {
+    fn of(pod: &Value) -> Self {
+        Self {
+            bytes: count_bytes(&pod["spec"]),
+            entries: sizes::POD.iter().map(|limit| limit.measure.count(pod)).collect(),
+        }
+    }
+
+    /// The size with one more ephemeral container.
+    fn with(&self, container: &Value) -> Self {
+        let more = Self::of(&json!({"spec": {LIST: [container]}}));
+        let entries = self.entries.iter().zip(more.entries);
+        Self {
+            bytes: self.bytes + more.bytes,
+            entries: entries.map(|(known, more)| known + more).collect(),
+        }
+    }
+
+    /// Which limit it exceeds, and why there is one, of those of which it has more than `before`.
+    fn excess_over(&self, before: &Self) -> Option<String> {
+        if self.bytes > MAX_POD_SPEC_BYTES {
+            let bytes = self.bytes;
+            return Some(format!(
+                "with it the spec of the pod has {bytes} bytes, and it may have at most {MAX_POD_SPEC_BYTES}: schedulers and nodes keep it in memory"
+            ));
+        }
+        let mut entries = sizes::POD.iter().zip(self.entries.iter().zip(&before.entries));
+        entries.find_map(|(limit, (&now, &before))| {
+            let most = limit.in_tenant;
+            (now > before && now > most).then(|| {
+                let (field, why) = (limit.field, limit.why);
+                format!("with it there are {now} of {field}, and one object may have at most {most}: {why}")
+            })
+        })
+    }
 }
 
 /// The entry of a list with the name of a container.

@@ -24,7 +24,7 @@ pub const MAX_POD_SECRET_BYTES: usize = 256 << 10;
 
 /// Denies a pod whose spec is too large in the tenant, or that becomes too much larger as `host`.
 pub fn check_pod_bytes(pod: &Value, host: &Value, issues: &mut FieldIssues) {
-    // These come later, and those that do not fit are left out.
+    // Ephemeral containers come later, and those that do not fit are left out.
     let of_ephemeral = |pod: &Value| json::at(pod, &["spec", "ephemeralContainers"]).map_or(0, count_bytes);
     let bytes_of_spec = |pod: &Value| count_bytes(&pod["spec"]).saturating_sub(of_ephemeral(pod));
     let spec = bytes_of_spec(pod);

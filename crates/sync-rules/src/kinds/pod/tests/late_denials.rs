@@ -249,6 +249,34 @@ fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
 }
 
 #[test]
+fn ephemeral_containers_that_are_too_many_or_too_rich_keep_no_pod_from_the_host() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let translate = |containers: Vec<Value>| {
+        let pod = pod(&json!({ "ephemeralContainers": containers }));
+        Pods.translate_new(&cache, &name(), &pod).unwrap().parts.left_out
+    };
+    let debug = |name: String, mounts: usize| {
+        let mounts: Vec<Value> = (0..mounts)
+            .map(|number| json!({"name": "v", "mountPath": format!("/{number}")}))
+            .collect();
+        json!({"name": name, "image": "a", "volumeMounts": mounts})
+    };
+    let left_out = translate(vec![
+        debug("a".into(), 1500),
+        debug("b".into(), 501),
+        debug("c".into(), 500),
+    ]);
+    assert_eq!(fields(&left_out), ["spec.ephemeralContainers[1]"]);
+    assert!(
+        left_out[0].why.contains("2001 of spec.containers[].volumeMounts"),
+        "{left_out:?}"
+    );
+    let many = |count: usize| translate((0..count).map(|number| debug(format!("d{number}"), 0)).collect());
+    assert!(many(250).is_empty());
+    assert_eq!(fields(&many(251)), ["spec.ephemeralContainers"]);
+}
+
+#[test]
 fn a_pod_does_not_wait_for_what_its_ephemeral_containers_name() {
     let cache = cache(SchedulingMode::Host, |_| ());
     let secret = |name: &str| json!({"secretRef": {"name": name}});
