@@ -87,12 +87,14 @@ pub fn translate(
 
 /// Adds statuses of the containers that are left out to the status of the tenant's pod: they wait. `status` has those of the host.
 pub fn report_left_out(cache: &Cache, name: &Name, tenant: &Value, status: &mut Value) {
+    let containers = json::items(tenant, &["spec", LIST]);
+    let mut statuses = json::items(status, &[STATUSES]).to_vec();
+    let is_reported = |container: &Value| find(&statuses, container).is_some();
     // If there are too many, an Event says so.
-    if !(1..=MOST_EPHEMERAL_CONTAINERS).contains(&json::items(tenant, &["spec", LIST]).len()) {
+    if containers.len() > MOST_EPHEMERAL_CONTAINERS || containers.iter().all(is_reported) {
         return;
     }
     let environment = Environment::new(cache, name, tenant);
-    let mut statuses = json::items(status, &[STATUSES]).to_vec();
     let on_host = statuses.len();
     let left_out = check(cache, name, &environment, tenant).filter(Checked::is_left_out);
     for Checked { container, issues, .. } in left_out.take(MOST_REPORTED) {
