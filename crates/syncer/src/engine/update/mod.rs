@@ -47,6 +47,8 @@ enum Compared {
     Denied(Vec<DeniedField>),
     /// The host object is changed later; its status is synced now.
     Later(Outcome),
+    /// The host refuses the change, and its object stays.
+    Refused(CallError),
     /// Nothing is left to do.
     Done(Outcome),
 }
@@ -81,6 +83,14 @@ impl ObjectSync<'_> {
                 first_comparison::note_later();
                 later = Some(outcome);
                 (outcome.result, Vec::new())
+            }
+            Compared::Refused(error) => {
+                // Whatever becomes of the change, the tenant has to see what the host's does. The host's error comes before that of the tenant.
+                let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
+                if let Err(error) = reported {
+                    tracing::debug!(key = %self.key(), %error, "the status of an object whose change is refused is written later");
+                }
+                return Err(error);
             }
             Compared::Done(outcome) => return Ok(outcome),
         };
@@ -194,9 +204,16 @@ impl ObjectSync<'_> {
             }
             // The host's admission denies what the rules here allow.
             if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                self.withdraw(stored, (object, content), host, &[]).await?;
+                let withdrawn = self.withdraw(stored, (object, content), host, &[]).await?;
+                if withdrawn.is_some() {
+                    return Err(error);
+                }
             }
-            return Err(error);
+            return if is_refusal(&error) {
+                Ok(Compared::Refused(error))
+            } else {
+                Err(error)
+            };
         }
         self.count_requests();
         engine.set_applied(self.key(), &mutable);

@@ -240,6 +240,8 @@ async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
     let scripted = run_pod(&spec, &[LISTED], |call| {
         call.ends_with("/pods/a/resize").then_some(Failure::Refused(422))
     });
+    let ended = json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Succeeded"}});
+    scripted.put(Side::Host, KindId::Pod, &name(), ended);
     let result = reconcile(&scripted).await;
     assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
     assert_eq!(scripted.calls("host PATCH", "/pods/a/ephemeralcontainers").len(), 1);
@@ -251,4 +253,7 @@ async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
     );
     let is_whole = |patch: &Value| patch["metadata"]["annotations"].get(labels::APPLIED_HASH).is_some();
     assert!(!written.iter().any(is_whole), "it is tried again: {written:?}");
+    let reported = scripted.sent("tenant PATCH", "/pods/a/status");
+    let phases: Vec<&Value> = reported.iter().map(|patch| &patch["status"]["phase"]).collect();
+    assert_eq!(phases, ["Succeeded"], "controllers of the tenant wait for its end");
 }
