@@ -47,7 +47,7 @@ enum Compared {
     Denied(Vec<DeniedField>),
     /// The host object is changed later; its status is synced now.
     Later(Outcome),
-    /// The host refuses the change, and its object stays.
+    /// The host does not take the change, and its object stays.
     Refused(CallError),
     /// Nothing is left to do.
     Done(Outcome),
@@ -85,7 +85,7 @@ impl ObjectSync<'_> {
                 (outcome.result, Vec::new())
             }
             Compared::Refused(error) => {
-                // Whatever becomes of the change, the tenant has to see what the host's does. The host's error comes before that of the tenant.
+                // Whatever becomes of the change, the tenant has to see what becomes of the host's. The host's error comes before that of the tenant.
                 let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
                 if let Err(error) = reported {
                     tracing::debug!(key = %self.key(), %error, "the status of an object whose change is refused is written later");
@@ -209,7 +209,8 @@ impl ObjectSync<'_> {
                     return Err(error);
                 }
             }
-            return if is_refusal(&error) {
+            // A webhook of the host may change what was written, again and again.
+            return if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
                 Ok(Compared::Refused(error))
             } else {
                 Err(error)

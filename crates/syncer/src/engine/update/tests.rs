@@ -131,7 +131,14 @@ async fn a_pod_with_a_denied_ephemeral_container_is_synced_without_it() {
     spec["ephemeralContainers"] = json!([{"name": "x", "image": UNLISTED}, {"name": "y", "image": LISTED}]);
     let scripted = run_pod(&spec, &[LISTED], |_| None);
     // The answers here do not have what was written, so that it is tried again and again.
+    let ended = json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Succeeded"}});
+    scripted.put(Side::Host, KindId::Pod, &name(), ended);
     reconcile(&scripted).await.unwrap_err();
+    assert_eq!(
+        scripted.calls("tenant PATCH", "/pods/a/status").len(),
+        1,
+        "its end is reported"
+    );
     assert!(is_labelled(&scripted));
     let added = scripted.sent("host PATCH", "/pods/a/ephemeralcontainers");
     let containers = added[0]["spec"]["ephemeralContainers"].as_array().unwrap();
