@@ -141,7 +141,8 @@ pub fn metadata_of_running(cache: &Cache, name: &Name, pod: &Value, host: &Value
     let mut object = host_pod(cache, name, pod, &mut issues);
     let denied_images = images::images_at(&issues.parts.in_doubt, &object);
     object["spec"] = json!({});
-    if !denied_images.is_empty() {
+    // A pod that is denied for something else is reduced although nobody has compared its images with those of the host pod.
+    if issues.denied.is_empty() && !denied_images.is_empty() {
         object["spec"][update::DENIED_IMAGES] = denied_images.into();
     }
     metadata_size::reduce(pod, &mut object);

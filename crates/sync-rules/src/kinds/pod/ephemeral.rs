@@ -7,9 +7,10 @@
 //! | allowed | added | its status comes from the host |
 //! | denied | left out | an Event; its status says that it waits, and why |
 //! | allowed later | added then: they may come in any order | its status comes from the host |
-//! | denied later | stays as it is | an Event |
+//! | denied later, in a pod that has a node | stays as it is | an Event |
+//! | denied later, in a pod that waits for a node | the pod is made again without it | as one that is denied |
 
-use super::{container, environment::Environment, images};
+use super::{container, environment::Environment, images, placement};
 use crate::{
     model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
     translation::{
@@ -19,7 +20,6 @@ use crate::{
 };
 use berth_api::text::printable_start;
 use serde_json::{Value, json};
-use std::cell::LazyCell;
 
 /// The list in the spec of a pod.
 pub const LIST: &str = "ephemeralContainers";
@@ -55,7 +55,12 @@ pub fn translate(
             let why = format!(
                 "there are {count}, and a pod may have at most {MOST_EPHEMERAL_CONTAINERS}: no more are added. They stay until the pod goes"
             );
-            issues.leave_out(vec![DeniedField::new(format!("spec.{LIST}"), why)]);
+            let field = format!("spec.{LIST}");
+            if waits_with_some(cache, name) {
+                issues.deny(field, why);
+            } else {
+                issues.leave_out(vec![DeniedField::new(field, why)]);
+            }
             return translated;
         }
     }
@@ -75,7 +80,10 @@ pub fn translate(
                 }
             }
         } else if is_on_host {
-            issues.keep(denied);
+            // As everything else that is denied: a pod that has a node keeps it, and one that waits would start with it.
+            for one in denied {
+                issues.deny(one.field, one.why);
+            }
         } else {
             issues.leave_out(denied);
             continue;
@@ -85,17 +93,23 @@ pub fn translate(
     translated
 }
 
+/// Whether a host pod that waits for a node has some. It would start with them, whatever is denied of them by then.
+fn waits_with_some(cache: &Cache, name: &Name) -> bool {
+    let host = cache.stores.host(KindId::Pod).get(name);
+    host.is_some_and(|host| placement::waits(&host) && !json::items(&host.object(), &["spec", LIST]).is_empty())
+}
+
 /// Adds statuses of the containers that are left out to the status of the tenant's pod: they wait. `status` has those of the host.
 pub fn report_left_out(cache: &Cache, name: &Name, tenant: &Value, status: &mut Value) {
     let containers = json::items(tenant, &["spec", LIST]);
-    let mut statuses = json::items(status, &[STATUSES]).to_vec();
-    let is_reported = |container: &Value| find(&statuses, container).is_some();
+    let of_host = json::items(status, &[STATUSES]);
+    let is_reported = |container: &Value| find(of_host, container).is_some();
     // If there are too many, an Event says so.
     if containers.len() > MOST_EPHEMERAL_CONTAINERS || containers.iter().all(is_reported) {
         return;
     }
     let environment = Environment::new(cache, name, tenant);
-    let on_host = statuses.len();
+    let (mut statuses, on_host) = (of_host.to_vec(), of_host.len());
     let left_out = check(cache, name, &environment, tenant).filter(Checked::is_left_out);
     for Checked { container, issues, .. } in left_out.take(MOST_REPORTED) {
         // The host may report it before its pod is read.
@@ -132,29 +146,36 @@ fn check<'a>(
     environment: &'a Environment<'a>,
     pod: &'a Value,
 ) -> impl Iterator<Item = Checked<'a>> {
-    let host_pod = LazyCell::new(move || {
-        let host = cache.stores.host(KindId::Pod).get(name);
-        host.map(|host| host.object())
-    });
+    let host = cache.stores.host(KindId::Pod).get(name);
+    let host_pod = host.map(|host| host.object());
+    let is_in = move |list: [&str; 2], container: &Value| {
+        let host_pod = host_pod.as_ref();
+        host_pod.is_some_and(|pod| find(json::items(pod, &list), container).is_some())
+    };
+    let containers = json::items(pod, &["spec", LIST]).iter();
     let mut size = Size::of(without(pod).as_ref().unwrap_or(pod));
-    let containers = json::items(pod, &["spec", LIST]).iter().enumerate();
-    containers.map(move |(index, container)| {
+    // First: a team can change the order, and what is on the host stays there.
+    for container in containers.clone().filter(|container| is_in(["spec", LIST], container)) {
+        size = size.with(container);
+    }
+    containers.enumerate().map(move |(index, container)| {
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
         // The pod may run on a shared node, so it gets no capability of the class.
         let host = container::translate(environment, &[], container, &path, true, &mut issues);
         images::check_container(cache, container, &path, &mut issues);
-        let host_pod = (*host_pod).as_ref();
-        let has = |list: &[&str]| host_pod.is_some_and(|pod| find(json::items(pod, list), container).is_some());
-        let is_on_host = has(&["spec", LIST]);
-        if !is_on_host && OTHER_STATUSES.iter().any(|statuses| has(&["status", statuses])) {
-            issues.deny(format!("{path}.name"), NAME_TAKEN);
-        }
-        let with_it = size.with(container);
-        if let Some(why) = with_it.excess_over(&size).filter(|_| !is_on_host) {
-            issues.deny(path, why);
-        }
-        if is_on_host || issues.denied.is_empty() {
-            size = with_it;
+        let is_on_host = is_in(["spec", LIST], container);
+        if !is_on_host {
+            let mut statuses = OTHER_STATUSES.into_iter();
+            if statuses.any(|list| is_in(["status", list], container)) {
+                issues.deny(format!("{path}.name"), NAME_TAKEN);
+            }
+            let with_it = size.with(container);
+            if let Some(why) = with_it.excess_over(&size) {
+                issues.deny(path, why);
+            }
+            if issues.denied.is_empty() {
+                size = with_it;
+            }
         }
         Checked {
             container,

@@ -26,10 +26,11 @@ pub fn check(cache: &Cache, name: &Name, source: &Value, issues: &mut FieldIssue
             check_container(cache, container, &format!("spec.{list}[{index}]"), &mut of_containers);
         }
     }
-    if placement::is_placed(cache, name) {
-        issues.parts.in_doubt = of_containers.denied;
+    let denied = of_containers.denied;
+    if !denied.is_empty() && placement::is_placed(cache, name) {
+        issues.parts.in_doubt = denied;
     } else {
-        issues.denied.extend(of_containers.denied);
+        issues.denied.extend(denied);
     }
     for (index, volume) in json::items(source, &["volumes"]).iter().enumerate() {
         let Some(source) = volume.get("image").filter(|image| !image.is_null()) else {

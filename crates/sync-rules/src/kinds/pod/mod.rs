@@ -73,8 +73,8 @@ pub use volume_claims::KUBELET_ATTRIBUTES;
 use crate::{
     kinds::devices::user_claims,
     model::{
-        Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
-        Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
+        Cache, Creation, DeniedField, DeniedParts, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind,
+        KindId, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource, Side},
@@ -272,6 +272,11 @@ impl ToHost for Pods {
 
     fn translate_new(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
         let Translated { object, ignored, parts } = self.translate(cache, name, pod)?;
+        let DeniedParts { kept, in_doubt, .. } = &parts;
+        if !kept.is_empty() || !in_doubt.is_empty() {
+            // There was a host pod a moment ago. A new one keeps nothing.
+            return Err(kept.iter().chain(in_doubt).cloned().collect());
+        }
         let mut object = update::object_at_creation(object);
         if let Some(record) = placement::record(cache, name, pod) {
             object["metadata"]["annotations"][labels::PLACEMENT] = record.into();
@@ -350,6 +355,17 @@ impl ToHost for Pods {
             },
             // What runs goes on. But policies of the tenant that close it must reach it, and annotations that are no longer allowed must go.
             None => WhenDenied::Reduce(build::metadata_of_running(cache, name, pod, host_pod)),
+        }
+    }
+
+    fn when_refused(&self, cache: &Cache, name: &Name, pod: &Value, host_pod: &Value) -> WhenDenied {
+        match self.when_denied(cache, name, pod, host_pod) {
+            WhenDenied::Reduce(mut reduced) => {
+                // The host pod may have the images that are denied.
+                reduced["spec"] = json!({});
+                WhenDenied::Reduce(reduced)
+            }
+            other => other,
         }
     }
 

@@ -60,9 +60,7 @@ pub(super) fn is_refusal(error: &CallError) -> bool {
 
 impl ObjectSync<'_> {
     pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Outcome, CallError> {
-        let Self {
-            engine, id, kind, name, ..
-        } = self;
+        let Self { engine, kind, .. } = self;
         let versions = (stored.version, host.version);
         if lock(&engine.synced_versions).get(&self.key()) == Some(&versions) {
             return Ok(Outcome::new("nothing"));
@@ -85,27 +83,20 @@ impl ObjectSync<'_> {
                 (outcome.result, Vec::new())
             }
             Compared::Refused(error) => {
-                // Whatever becomes of the change, the tenant has to see what becomes of the host's. The host's error comes before that of the tenant.
-                let reported = self.sync_status(stored, object, &host.object(), false, &[]).await;
-                if let Err(error) = reported {
-                    tracing::debug!(key = %self.key(), %error, "the status of an object whose change is refused is written later");
+                // Whatever becomes of the change, each side has to see what becomes of the other. The error of the change comes before others.
+                let host_object = host.object();
+                let written = self.write_host_status(object, (host, &host_object)).await;
+                let reported = self.sync_status(stored, object, &host_object, false, &[]).await;
+                for error in [written.err(), reported.err()].into_iter().flatten() {
+                    tracing::debug!(key = %self.key(), %error, "a status of an object whose change is refused is written later");
                 }
                 return Err(error);
             }
             Compared::Done(outcome) => return Ok(outcome),
         };
         let host_object = host.object();
-        let status = kind.host_status(object, &host_object);
-        if status.is_some() && later.is_none() {
-            later = self.wait_for_turn(host.bytes.into()).await;
-        }
-        if let Some(status) = status.filter(|_| later.is_none()) {
-            let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
-            let written = engine
-                .host
-                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
-                .await?;
-            engine.store_written(Side::Host, *id, name, written);
+        if later.is_none() {
+            later = self.write_host_status(object, (host, &host_object)).await?;
         }
         // The status of a host object that was just written is synced when its next state arrives.
         if result == "updated" {
@@ -122,6 +113,30 @@ impl ObjectSync<'_> {
             Some(later) => outcome.with_later(later),
             None => outcome,
         })
+    }
+
+    /// Writes what the tenant decides of the status of the host object. Returns the outcome if that waits for its turn.
+    async fn write_host_status(
+        &self,
+        object: &Value,
+        (host, host_object): (&Stored, &Value),
+    ) -> Result<Option<Outcome>, CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        let Some(status) = kind.host_status(object, host_object) else {
+            return Ok(None);
+        };
+        let waits = self.wait_for_turn(host.bytes.into()).await;
+        if waits.is_none() {
+            let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
+            let written = engine
+                .host
+                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
+                .await?;
+            engine.store_written(Side::Host, *id, name, written);
+        }
+        Ok(waits)
     }
 
     /// Compares the host object with what the tenant's object becomes now, and writes the difference.

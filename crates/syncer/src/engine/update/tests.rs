@@ -264,3 +264,23 @@ async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
     let phases: Vec<&Value> = reported.iter().map(|patch| &patch["status"]["phase"]).collect();
     assert_eq!(phases, ["Succeeded"], "controllers of the tenant wait for its end");
 }
+
+#[tokio::test]
+async fn a_resize_that_the_host_refuses_keeps_no_readiness_gate_from_it() {
+    const GATE: &str = "example.com/ready";
+    let mut spec = containers(&[LISTED]);
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
+    spec["readinessGates"] = json!([{"conditionType": GATE}]);
+    let scripted = run_pod(&spec, &[LISTED], |call| {
+        call.ends_with("/pods/a/resize").then_some(Failure::Refused(422))
+    });
+    let stored = scripted.engine.cache.stores.tenant(KindId::Pod).get(&name()).unwrap();
+    let mut pod = Value::clone(&stored.object());
+    pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}, {"type": GATE, "status": "True"}]);
+    scripted.put(Side::Tenant, KindId::Pod, &name(), pod);
+    let result = reconcile(&scripted).await;
+    assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+    let written = scripted.sent("host PATCH", "/pods/a/status");
+    let conditions: Vec<&Value> = written.iter().map(|patch| &patch["status"]["conditions"]).collect();
+    assert_eq!(conditions, [&json!([{"type": GATE, "status": "True"}])]);
+}

@@ -137,6 +137,35 @@ fn an_ephemeral_container_that_the_host_has_is_kept() {
     assert_eq!(parts.left_out.len(), 2);
 }
 
+/// One that waits would start with it.
+#[test]
+fn a_pod_that_waits_is_made_again_without_an_ephemeral_container_that_is_denied_by_now() {
+    let cache = cache(SchedulingMode::Host, limited);
+    put_on_host(&cache, 1, &json!({"ephemeralContainers": [{"name": "b"}]}));
+    let many: Vec<Value> = (0..251)
+        .map(|number| json!({"name": format!("d{number}"), "image": "busybox"}))
+        .collect();
+    let few = pod(&with_mixed());
+    let many = pod(&json!({"containers": [{"name": "main", "image": LISTED}], "ephemeralContainers": many}));
+    for (tenant, expected) in [
+        (&few, "spec.ephemeralContainers[1].image"),
+        (&many, "spec.ephemeralContainers"),
+    ] {
+        let denied = Pods.translate(&cache, &name(), tenant).unwrap_err();
+        assert_eq!(fields(&denied), [expected]);
+        let when_denied = Pods.when_denied(&cache, &name(), tenant, &json!({}));
+        assert_eq!(when_denied, WhenDenied::Withdraw);
+    }
+    cache.stores.host(KindId::Pod).forget(&name());
+    for (tenant, left_out) in [(&few, 3), (&many, 1)] {
+        let made = Pods.translate_new(&cache, &name(), tenant).unwrap();
+        assert_eq!(made.parts.left_out.len(), left_out);
+        put_on_host(&cache, 2, &json!({}));
+        assert!(Pods.translate(&cache, &name(), tenant).is_ok(), "it is made again once");
+        cache.stores.host(KindId::Pod).forget(&name());
+    }
+}
+
 /// The statuses of ephemeral containers in the status that the tenant's pod gets.
 fn statuses(cache: &Cache, tenant: &Value, of_host: &Value) -> Vec<Value> {
     let host =
@@ -244,8 +273,12 @@ fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
         &json!({"nodeName": "gpu-1", "ephemeralContainers": [{"name": "b"}]}),
     );
     let placed = translate(&running(&spec));
-    assert_eq!(names(&placed.object), ["a", "b"], "what is there counts");
-    assert_eq!(fields(&placed.parts.left_out), ["spec.ephemeralContainers[2]"]);
+    assert_eq!(
+        names(&placed.object),
+        ["b", "c"],
+        "what is there counts, whatever the order"
+    );
+    assert_eq!(fields(&placed.parts.left_out), ["spec.ephemeralContainers[0]"]);
 }
 
 #[test]
@@ -430,6 +463,48 @@ fn the_host_pod_says_whether_an_image_that_is_not_listed_is_new() {
     Arc::make_mut(&mut cache.tenant.policy).pods.images = None;
     let translated = Pods.translate(&cache, &name(), &with("nginx:2", "busybox")).unwrap();
     assert_eq!(translated.parts, DeniedParts::default());
+}
+
+#[test]
+fn a_pod_that_is_made_now_keeps_nothing() {
+    let cache = cache(SchedulingMode::Host, limited);
+    put_on_host(&cache, 1, &json!({"nodeName": "gpu-1"}));
+    for (spec, field) in [
+        (
+            json!({"containers": [{"name": "main", "image": "busybox"}]}),
+            "spec.containers[0].image",
+        ),
+        (
+            json!({"containers": [{"name": "main", "image": LISTED}], "runtimeClassName": "kata"}),
+            "spec.runtimeClassName",
+        ),
+    ] {
+        assert!(Pods.translate(&cache, &name(), &running(&spec)).is_ok());
+        let denied = Pods.translate_new(&cache, &name(), &running(&spec)).unwrap_err();
+        assert_eq!(fields(&denied), [field]);
+    }
+}
+
+#[test]
+fn a_reduced_pod_names_denied_images_only_if_the_host_pod_was_found_to_have_others() {
+    let cache = cache(SchedulingMode::Host, limited);
+    put_on_host(&cache, 1, &json!({"nodeName": "gpu-1"}));
+    let mut pod = running(&json!({"containers": [{"name": "main", "image": "busybox"}]}));
+    let spec_of = |reduced: WhenDenied| match reduced {
+        WhenDenied::Reduce(reduced) => reduced["spec"].clone(),
+        other => panic!("{other:?}"),
+    };
+    let denied = Pods.when_denied(&cache, &name(), &pod, &json!({}));
+    assert_eq!(
+        spec_of(denied),
+        json!({(update::DENIED_IMAGES): {"spec.containers[0].image": "busybox"}})
+    );
+    // A host that refuses a resize says nothing about images, and neither does an annotation that is denied.
+    let refused = Pods.when_refused(&cache, &name(), &pod, &json!({}));
+    assert_eq!(spec_of(refused), json!({}));
+    pod["metadata"]["annotations"] = json!({"io.katacontainers.config.hypervisor.path": "/tmp/x"});
+    let denied = Pods.when_denied(&cache, &name(), &pod, &json!({}));
+    assert_eq!(spec_of(denied), json!({}));
 }
 
 #[test]

@@ -22,6 +22,8 @@ use serde_json::{Map, Value, json};
 /// In the spec of a host pod that is reduced, instead of containers: images that are denied, by their fields. They are written nowhere. They are in its
 /// hash, which so says of which images it is known that the host pod has others.
 pub const DENIED_IMAGES: &str = "deniedImages";
+/// Requests that add ephemeral containers, in one try.
+const MOST_EPHEMERAL_PATCHES: usize = 8;
 
 /// The changeable part of a host pod, for the hash.
 pub fn mutable_part(pod: &Value) -> Value {
@@ -210,16 +212,18 @@ fn changed_resources(wanted: &Value, now: Option<&Value>) -> Option<Map<String, 
     (!same).then_some(wanted)
 }
 
-/// A patch of the `ephemeralcontainers` subresource for those that the host pod lacks.
-fn ephemeral(desired: &Value, live: &Value) -> Option<HostWrite> {
+/// Patches of the `ephemeralcontainers` subresource with those that the host pod lacks. A few come alone: nobody can take one out that the host refuses, and
+/// it takes none of those that are in the patch with it.
+fn ephemeral(desired: &Value, live: &Value) -> Vec<HostWrite> {
     let known = json::items(&live["spec"], &["ephemeralContainers"]);
-    let missing: Vec<Value> = json::items(&desired["spec"], &["ephemeralContainers"])
+    let missing: Vec<&Value> = json::items(&desired["spec"], &["ephemeralContainers"])
         .iter()
         .filter(|container| !known.iter().any(|other| other.get("name") == container.get("name")))
-        .cloned()
         .collect();
-    (!missing.is_empty()).then(|| HostWrite::Patch {
+    let in_each = missing.len().div_ceil(MOST_EPHEMERAL_PATCHES).max(1);
+    let patches = missing.chunks(in_each).map(|containers| HostWrite::Patch {
         subresource: "ephemeralcontainers",
-        patch: json!({"spec": {"ephemeralContainers": missing}}),
-    })
+        patch: json!({"spec": {"ephemeralContainers": containers}}),
+    });
+    patches.collect()
 }
