@@ -83,20 +83,18 @@ impl ObjectSync<'_> {
                 (outcome.result, Vec::new())
             }
             Compared::Refused(error) => {
-                // Whatever becomes of the change, each side has to see what becomes of the other. The error of the change comes before others.
-                let host_object = host.object();
-                let written = self.write_host_status(object, (host, &host_object)).await;
-                let reported = self.sync_status(stored, object, &host_object, false, &[]).await;
-                for error in [written.err(), reported.err()].into_iter().flatten() {
-                    tracing::debug!(key = %self.key(), %error, "a status of an object whose change is refused is written later");
-                }
+                self.report_although_refused(stored, object, host).await;
                 return Err(error);
             }
             Compared::Done(outcome) => return Ok(outcome),
         };
         let host_object = host.object();
-        if later.is_none() {
-            later = self.write_host_status(object, (host, &host_object)).await?;
+        let status = kind.host_status(object, &host_object);
+        if status.is_some() && later.is_none() {
+            later = self.wait_for_turn(host.bytes.into()).await;
+        }
+        if let Some(status) = status.filter(|_| later.is_none()) {
+            self.write_host_status(host, &status).await?;
         }
         // The status of a host object that was just written is synced when its next state arrives.
         if result == "updated" {
@@ -115,28 +113,36 @@ impl ObjectSync<'_> {
         })
     }
 
-    /// Writes what the tenant decides of the status of the host object. Returns the outcome if that waits for its turn.
-    async fn write_host_status(
-        &self,
-        object: &Value,
-        (host, host_object): (&Stored, &Value),
-    ) -> Result<Option<Outcome>, CallError> {
+    /// Writes the statuses of both objects although the host refuses a change: whatever becomes of that, each side has to see what becomes of the other. The
+    /// error of the change comes before those of these writes.
+    async fn report_although_refused(&self, stored: &Stored, object: &Value, host: &Stored) {
+        let host_object = host.object();
+        let written = match self.kind.host_status(object, &host_object) {
+            Some(status) => {
+                // The change has had its turn. One of its own would make the change be tried at that turn instead.
+                self.engine.turns.take(host.bytes.into());
+                self.write_host_status(host, &status).await
+            }
+            None => Ok(()),
+        };
+        let reported = self.sync_status(stored, object, &host_object, false, &[]).await;
+        for error in [written.err(), reported.err()].into_iter().flatten() {
+            tracing::debug!(key = %self.key(), %error, "a status of an object whose change is refused is written later");
+        }
+    }
+
+    /// Writes what the tenant decides of the status of the host object.
+    async fn write_host_status(&self, host: &Stored, status: &Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        let Some(status) = kind.host_status(object, host_object) else {
-            return Ok(None);
-        };
-        let waits = self.wait_for_turn(host.bytes.into()).await;
-        if waits.is_none() {
-            let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
-            let written = engine
-                .host
-                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
-                .await?;
-            engine.store_written(Side::Host, *id, name, written);
-        }
-        Ok(waits)
+        let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
+            .await?;
+        engine.store_written(Side::Host, *id, name, written);
+        Ok(())
     }
 
     /// Compares the host object with what the tenant's object becomes now, and writes the difference.
