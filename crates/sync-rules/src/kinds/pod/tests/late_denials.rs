@@ -385,11 +385,13 @@ fn what_a_team_can_correct_in_a_pod_that_runs_is_denied() {
 fn a_toleration_that_cannot_be_taken_back_is_left_out() {
     let cache = cache(SchedulingMode::Host, limited);
     let spec = json!({"containers": [{"name": "main", "image": LISTED}],
-        "tolerations": [{"key": "berth.dev/state", "operator": "Exists"}, {"key": "own", "operator": "Exists"}]});
+        "tolerations": [{"key": "berth.dev/state", "operator": "Exists"}, {"key": "own", "operator": "Exists"},
+            {"key": "newer", "operator": "Exists", "onlyOf": "x"}]});
+    let expected = ["spec.tolerations[0].key", "spec.tolerations[2].onlyOf"];
     let denied = Pods.translate(&cache, &name(), &pod(&spec)).unwrap_err();
-    assert_eq!(fields(&denied), ["spec.tolerations[0].key"]);
+    assert_eq!(fields(&denied), expected);
     let parts = parts_of_running(&cache, &spec).unwrap();
-    assert_eq!(fields(&parts.left_out), ["spec.tolerations[0].key"]);
+    assert_eq!(fields(&parts.left_out), expected);
     let object = Pods.translate(&cache, &name(), &running(&spec)).unwrap().object;
     let tolerations = json::items(&object, &["spec", "tolerations"]).iter();
     let keys: Vec<&str> = tolerations
