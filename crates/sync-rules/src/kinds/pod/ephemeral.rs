@@ -162,7 +162,7 @@ fn check<'a>(
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
         // The pod may run on a shared node, so it gets no capability of the class.
         let host = container::translate(environment, &[], container, &path, true, &mut issues);
-        images::check_container(cache, container, &path, &mut issues);
+        images::check_container(cache, container, format_args!("{path}"), &mut issues);
         let is_on_host = is_in(["spec", LIST], container);
         if !is_on_host {
             let mut statuses = OTHER_STATUSES.into_iter();

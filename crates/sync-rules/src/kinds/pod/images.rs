@@ -9,6 +9,7 @@ use crate::{
     translation::{fields::FieldIssues, images},
 };
 use serde_json::{Map, Value};
+use std::fmt;
 
 /// The containers whose images can change.
 const CHANGING: [&str; 2] = ["initContainers", "containers"];
@@ -23,7 +24,12 @@ pub fn check(cache: &Cache, name: &Name, source: &Value, issues: &mut FieldIssue
     let mut of_containers = FieldIssues::default();
     for list in CHANGING {
         for (index, container) in json::items(source, &[list]).iter().enumerate() {
-            check_container(cache, container, &format!("spec.{list}[{index}]"), &mut of_containers);
+            check_container(
+                cache,
+                container,
+                format_args!("spec.{list}[{index}]"),
+                &mut of_containers,
+            );
         }
     }
     let denied = of_containers.denied;
@@ -43,8 +49,8 @@ pub fn check(cache: &Cache, name: &Name, source: &Value, issues: &mut FieldIssue
     }
 }
 
-/// Denies the image of one container, which `path` names.
-pub fn check_container(cache: &Cache, container: &Value, path: &str, issues: &mut FieldIssues) {
+/// Denies the image of one container, which `path` names. Most images are allowed, so that no text is made of it before.
+pub fn check_container(cache: &Cache, container: &Value, path: fmt::Arguments<'_>, issues: &mut FieldIssues) {
     let image = json::text(container, &["image"]).unwrap_or_default();
     if let Some(why) = images::denial(cache.tenant.policy.pods.images.as_deref(), image) {
         issues.deny(format!("{path}.image"), why);
