@@ -52,6 +52,8 @@ pub const READY: &str = "Ready";
 pub const COMPLIANT: &str = "Compliant";
 /// `TenantClass`: no host name is allowed to two tenants of the class. Not part of [`READY`].
 pub const HOSTNAMES_EXCLUSIVE: &str = "HostnamesExclusive";
+/// `TenantClass`: no entry of its images with a placeholder is for images that another tenant of the class may use. Not part of [`READY`].
+pub const IMAGES_EXCLUSIVE: &str = "ImagesExclusive";
 /// `TenantCluster`: no SchedulePolicy restricts it now. Not part of [`READY`].
 pub const WITHIN_SCHEDULE: &str = "WithinSchedule";
 /// `Organization` and `Project`: no resource is used beyond what the quotas allow. Not part of [`READY`].

@@ -155,7 +155,7 @@ pub struct TenantClassStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<u32>,
     /// Ready: the rules are consistent and what they need exists on the host. HostnamesExclusive: no host name is allowed to two
-    /// tenants of the class.
+    /// tenants of the class. ImagesExclusive: no entry of `sync.pods.images` with a placeholder is for images that another tenant of the class may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

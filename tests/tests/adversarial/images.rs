@@ -136,7 +136,20 @@ async fn changes(pods: &Api<Pod>, on_host: &Api<Pod>, host_name: &str) {
     pods.patch_subresource("ephemeralcontainers", "own", &params, &Patch::Strategic(&debug))
         .await
         .unwrap();
-    until_denied(pods, "own", "spec.ephemeralContainers[0].image").await;
+    until("its status says why it waits", SOON, async || {
+        let status = pods.get("own").await.map_err(|error| error.to_string())?.status;
+        let statuses = status.and_then(|status| status.ephemeral_container_statuses);
+        let found = statuses.iter().flatten().any(|container| {
+            let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+            waiting.is_some_and(|waiting| {
+                let message = waiting.message.as_deref().unwrap_or_default();
+                waiting.reason.as_deref() == Some("FieldDenied")
+                    && message.contains("spec.ephemeralContainers[0].image")
+            })
+        });
+        if found { Ok(()) } else { Err(format!("{statuses:?}")) }
+    })
+    .await;
     let live = until("the label is on the host", SOON, async || {
         let live = on_host.get(host_name).await.map_err(|error| error.to_string())?;
         let is_there = live.labels().contains_key("pod.berth.dev/later");

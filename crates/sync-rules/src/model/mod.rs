@@ -41,5 +41,5 @@ pub use kind_id::{CustomKind, KindId};
 pub use mirror::Mirror;
 pub use tenant::{HostLimits, Tenant, UserRules};
 pub use to_host::{
-    Creation, DesiredState, HostWrite, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied,
+    Creation, DeniedParts, DesiredState, HostWrite, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied,
 };

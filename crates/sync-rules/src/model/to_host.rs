@@ -31,6 +31,19 @@ pub struct Translated {
     pub object: Value,
     /// Fields that have no effect here although they are valid; an Event says why.
     pub ignored: Vec<DeniedField>,
+    /// What is denied although the rest is synced.
+    pub parts: DeniedParts,
+}
+
+/// What is denied of an object whose rest is synced nevertheless, because the tenant could not correct it in this object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct DeniedParts {
+    /// What was added and cannot be removed again. The host object is made without it; an Event says why.
+    pub left_out: Vec<DeniedField>,
+    /// What the host object has had since it was made, and what a new one would not get. An Event says so.
+    pub kept: Vec<DeniedField>,
+    /// The same of what can change: kept if the host object has it, which [`ToHost::is_on_host`] says, and otherwise denied.
+    pub in_doubt: Vec<DeniedField>,
 }
 
 /// What becomes of a host object when the present state of the tenant's is denied.
@@ -184,6 +197,11 @@ pub trait ToHost: Sync {
         false
     }
 
+    /// Whether the host object `live` has a field of `desired` that is [in doubt](DeniedParts::in_doubt).
+    fn is_on_host(&self, _field: &str, _desired: &Value, _live: &Value) -> bool {
+        false
+    }
+
     /// Whether [`ToHost::update`] needs the live host object.
     fn update_needs_live(&self) -> bool {
         false
@@ -209,6 +227,12 @@ pub trait ToHost: Sync {
         let foreign = fields.filter(|field| is_set(written, field) && !is_set(desired, field));
         let removed: Map<String, Value> = foreign.map(|field| ((*field).to_owned(), Value::Null)).collect();
         (!removed.is_empty()).then(|| json!({ "spec": removed }))
+    }
+
+    /// A merge patch of the host object `live` with what [`ToHost::update`] writes after subresources, for a host that refuses one of these; `None` if
+    /// there is nothing. It does not say that `desired` was applied.
+    fn rest_of_update(&self, _desired: &Value, _live: &Value) -> Option<Value> {
+        None
     }
 
     /// A merge patch of the host object `live` with the part of `desired` that must reach it although the host refuses the rest or has no room for it;

@@ -1,7 +1,7 @@
 //! Allow-lists: what happens to each field of a structure. A field that no list names is denied by its name, so that
 //! nothing unknown reaches the host and nothing is dropped in silence.
 
-use crate::model::{DeniedField, Translated, json};
+use crate::model::{DeniedField, DeniedParts, Translated, json};
 use serde_json::{Map, Value};
 
 /// Denied fields that are described, and as many ignored ones. A message has some 1,000 bytes.
@@ -34,6 +34,8 @@ pub struct FieldIssues {
     pub denied: Vec<DeniedField>,
     /// Without effect.
     pub ignored: Vec<DeniedField>,
+    /// Denied although the rest of the object is synced.
+    pub parts: DeniedParts,
 }
 
 impl FieldIssues {
@@ -46,6 +48,7 @@ impl FieldIssues {
             Ok(Translated {
                 object,
                 ignored: self.ignored,
+                parts: self.parts,
             })
         } else {
             Err(self.denied)
@@ -61,6 +64,20 @@ impl FieldIssues {
     /// Says that a field has no effect, with the same limit.
     pub fn ignore(&mut self, field: impl Into<String>, why: impl Into<String>) {
         describe(&mut self.ignored, field, why);
+    }
+
+    /// Leaves something out of the host object because of these denials, with the same limit.
+    pub fn leave_out(&mut self, denied: Vec<DeniedField>) {
+        for DeniedField { field, why } in denied {
+            describe(&mut self.parts.left_out, field, why);
+        }
+    }
+
+    /// Says that the host object has what is denied here, and keeps it, with the same limit.
+    pub fn keep(&mut self, denied: Vec<DeniedField>) {
+        for DeniedField { field, why } in denied {
+            describe(&mut self.parts.kept, field, why);
+        }
     }
 }
 

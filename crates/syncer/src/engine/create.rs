@@ -115,6 +115,7 @@ impl ObjectSync<'_> {
         let Translated {
             object: desired,
             mut ignored,
+            parts,
         } = translated;
         // What is denied is not held back, and needs no place.
         if let Some(held) = self.hold(stored, object).await? {
@@ -165,6 +166,7 @@ impl ObjectSync<'_> {
         // From now on the store has it. The tenant's API server may take long for what follows.
         drop((in_flight, claims, content, desired, mutable));
         self.record_ignored(&ignored).await;
+        self.record_parts(&parts).await;
         let requeue_after = match engine.cache.stores.host(*id).get(name) {
             Some(host) => {
                 let outcome = self.sync_status(stored, object, &host.object(), true, &[]).await?;

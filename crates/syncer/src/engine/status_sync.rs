@@ -6,7 +6,7 @@ use crate::{
     metrics::ReasonLabels,
 };
 use berth_sync_rules::model::{
-    DeniedField, Observation, TenantWrite, denied_field, json, resource::Side, store::Stored,
+    DeniedField, DeniedParts, Observation, TenantWrite, denied_field, json, resource::Side, store::Stored,
 };
 use jiff::Timestamp;
 use kube::api::Patch;
@@ -17,6 +17,11 @@ use std::time::Duration;
 const BOUND: u64 = u64::MAX;
 /// How soon a status is written again whose object others have changed. The watch shows their change in the meantime.
 const OUTDATED_PAUSE: Duration = Duration::from_millis(250);
+
+/// The beginning of a message about what is [left out](DeniedParts::left_out).
+const LEFT_OUT: &str = "Left out on the host, while the rest is synced: ";
+/// The beginning of a message about what is [kept](DeniedParts::kept).
+const KEPT: &str = "What exists is kept, and a new object with the same would be denied: ";
 
 /// When a status with conditions is written. Others write conditions, too: `DisruptionTarget` who evicts a pod, and those of readiness gates.
 /// A merge patch replaces the whole list.
@@ -234,8 +239,31 @@ impl ObjectSync<'_> {
         }
     }
 
+    /// Records Events about what is denied although the rest of the object is synced.
+    pub(super) async fn record_parts(&self, parts: &DeniedParts) {
+        let DeniedParts {
+            left_out,
+            kept,
+            in_doubt: _,
+        } = parts;
+        if !left_out.is_empty() {
+            self.record_denial(&format!("{LEFT_OUT}{}", denied_field::message(left_out)))
+                .await;
+        }
+        if !kept.is_empty() {
+            let message = format!("{KEPT}{}", denied_field::message(kept));
+            self.engine
+                .record_event(&self.key(), Level::Warning, "NoLongerAllowed", &message)
+                .await;
+        }
+    }
+
     /// Records an Event about fields that are denied.
     pub(super) async fn record_denied(&self, denied: &[DeniedField]) {
+        self.record_denial(&denied_field::message(denied)).await;
+    }
+
+    async fn record_denial(&self, message: &str) {
         let reason = "FieldDenied";
         self.engine
             .metrics
@@ -243,7 +271,7 @@ impl ObjectSync<'_> {
             .get_or_create(&ReasonLabels { reason })
             .inc();
         self.engine
-            .record_event(&self.key(), Level::Warning, reason, &denied_field::message(denied))
+            .record_event(&self.key(), Level::Warning, reason, message)
             .await;
     }
 }

@@ -29,11 +29,14 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Most strays with data that are known, so that each is reported once.
 const MOST_LEFT: usize = 1000;
 
+/// UIDs by kind and name.
+type Found = HashMap<(KindId, Box<str>), Box<str>>;
+
 /// Strays that are not deleted yet, or not at all.
 #[derive(Default)]
 pub(super) struct Strays {
     /// UIDs of those to delete, by kind and by their own names.
-    found: Mutex<HashMap<(KindId, Box<str>), Box<str>>>,
+    found: Mutex<Found>,
     is_found: Notify,
     /// UIDs of those that stay because they hold data.
     left: Mutex<HashSet<Box<str>>>,

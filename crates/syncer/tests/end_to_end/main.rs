@@ -23,6 +23,7 @@ mod storage;
 mod dra;
 mod evictions;
 mod groups;
+mod late_denials;
 mod nodes;
 mod placement;
 mod pod_credentials;

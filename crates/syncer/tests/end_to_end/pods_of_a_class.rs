@@ -1,6 +1,7 @@
 //! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes, schedulers.
 
 use crate::{
+    late_denials,
     objects::{create, events, eventually, is_phase, origin, pod},
     setup::{Clusters, Syncer},
 };
@@ -74,6 +75,7 @@ async fn pods_of_a_class() {
     let syncer = clusters.syncer().await;
     runtime_classes_are_mirrored_and_used(&clusters).await;
     let syncer = what_the_class_takes_away_is_withdrawn_from_pods_that_wait(&mut clusters, syncer).await;
+    let syncer = late_denials::pods_that_run_keep_what_is_denied_by_now(&mut clusters, syncer, policy()).await;
     accounts_are_mapped(&clusters).await;
     an_important_pod_preempts_another(&clusters).await;
     a_flood_waits_until_the_scheduler_tries_it(&clusters).await;

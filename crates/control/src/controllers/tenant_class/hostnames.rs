@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use std::collections::BTreeMap;
 
 /// Namespace and name of a tenant.
-type TenantName = (String, String);
+pub(super) type TenantName = (String, String);
 
 /// The tenants that the rules of the class `class` apply to, in a fixed order.
 pub(super) fn tenants_of<'a>(

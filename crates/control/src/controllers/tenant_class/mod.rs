@@ -6,6 +6,7 @@
 mod context;
 mod error;
 mod hostnames;
+mod images;
 mod kinds;
 mod priority_classes;
 mod selection;

@@ -1,6 +1,6 @@
 //! The status of a `TenantClass`.
 
-use super::{TenantClassContext, TenantClassError, Usable, hostnames};
+use super::{TenantClassContext, TenantClassError, Usable, hostnames, images};
 use crate::{
     apply::is_status,
     error::api,
@@ -129,11 +129,18 @@ pub(super) async fn write(
     let exists = |name: &str| context.stores.classes.get(&ObjectRef::new(name)).is_some();
     let all = context.stores.tenants.state();
     let tenants = hostnames::tenants_of(all.iter().map(AsRef::as_ref), &name, exists);
-    let exclusive = hostnames::exclusiveness(&class.spec.sync.ingress.hostnames, &tenants);
+    let sync = &class.spec.sync;
+    let hostnames = hostnames::exclusiveness(&sync.ingress.hostnames, &tenants);
+    let images = images::exclusiveness(sync.pods.images.as_deref(), &tenants);
     let after = TenantClassStatus {
         observed_generation: generation,
         tenants: Some(u32::try_from(tenants.len()).unwrap_or(u32::MAX)),
-        conditions: conditions::merge(&before.conditions, &[ready, exclusive], generation, Timestamp::now()),
+        conditions: conditions::merge(
+            &before.conditions,
+            &[ready, hostnames, images],
+            generation,
+            Timestamp::now(),
+        ),
     };
     if before == after {
         return Ok(());

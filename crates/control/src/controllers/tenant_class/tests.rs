@@ -74,6 +74,20 @@ impl Fixture {
         reconcile(&self.context, "gold").await
     }
 
+    /// Makes two tenants of the class, with one name in two namespaces.
+    fn add_tenants_of_the_same_name(&self) {
+        for namespace in ["team-a", "team-b"] {
+            let spec = TenantClusterSpec {
+                class_name: Some("gold".into()),
+                ..TenantClusterSpec::default()
+            };
+            self.host.insert(
+                &format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantclusters/vision"),
+                json!({"metadata": {"name": "vision", "namespace": namespace, "uid": namespace}, "spec": spec}),
+            );
+        }
+    }
+
     fn ready(&self) -> Value {
         let class = self.host.get(CLASS).unwrap_or_default();
         class["status"]["conditions"][0].clone()
@@ -212,16 +226,7 @@ async fn host_names_that_two_tenants_may_serve_are_reported() {
         let mut class = fixture.host.get(CLASS).unwrap();
         class["spec"]["sync"]["ingress"]["hostnames"] = json!([hostname]);
         fixture.host.insert(CLASS, class);
-        for namespace in ["team-a", "team-b"] {
-            let spec = TenantClusterSpec {
-                class_name: Some("gold".into()),
-                ..TenantClusterSpec::default()
-            };
-            fixture.host.insert(
-                &format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantclusters/vision"),
-                json!({"metadata": {"name": "vision", "namespace": namespace, "uid": namespace}, "spec": spec}),
-            );
-        }
+        fixture.add_tenants_of_the_same_name();
         fixture.settle().await;
         let class = fixture.host.get(CLASS).unwrap();
         assert_eq!(class["status"]["tenants"], 2);
@@ -233,6 +238,33 @@ async fn host_names_that_two_tenants_may_serve_are_reported() {
         assert_eq!(
             (&exclusive["status"], &exclusive["reason"]),
             (&json!(status), &json!(reason))
+        );
+        assert_eq!(fixture.ready()["status"], "True");
+    }
+}
+
+#[tokio::test]
+async fn images_of_one_tenant_that_another_may_use_are_reported() {
+    for (image, status, reason) in [
+        ("registry.example.com/{tenant}/*", "False", "ImagesShared"),
+        ("registry.example.com/{namespace}/{tenant}/*", "True", "NoOverlap"),
+        ("registry.example.com/*", "True", "NoOverlap"),
+    ] {
+        let mut fixture = Fixture::new();
+        let mut class = fixture.host.get(CLASS).unwrap();
+        class["spec"]["sync"]["pods"]["images"] = json!([image]);
+        fixture.host.insert(CLASS, class);
+        fixture.add_tenants_of_the_same_name();
+        fixture.settle().await;
+        let class = fixture.host.get(CLASS).unwrap();
+        let mut conditions = class["status"]["conditions"].as_array().unwrap().iter();
+        let exclusive = conditions
+            .find(|condition| condition["type"] == "ImagesExclusive")
+            .unwrap();
+        assert_eq!(
+            (&exclusive["status"], &exclusive["reason"]),
+            (&json!(status), &json!(reason)),
+            "{image}"
         );
         assert_eq!(fixture.ready()["status"], "True");
     }

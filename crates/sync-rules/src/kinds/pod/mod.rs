@@ -7,6 +7,8 @@
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | images | those that the class lists, completed as container runtimes do; without a list, every image | `images` |
+//! | ephemeral containers | one that is denied is left out, and its status says so | `ephemeral` |
+//! | what is denied in the spec of a pod that has a node | kept: it was allowed when the pod was made | `build` |
 //! | size of labels and annotations | limited | `metadata_size` |
 //! | size of pods whose status can change often | limited | `status_changes` |
 //! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
@@ -33,6 +35,7 @@ mod container;
 mod downward;
 mod endpoint;
 mod environment;
+mod ephemeral;
 pub mod gang;
 mod grace;
 mod images;
@@ -72,8 +75,8 @@ pub use volume_claims::KUBELET_ATTRIBUTES;
 use crate::{
     kinds::devices::user_claims,
     model::{
-        Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
-        Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
+        Cache, Creation, DeniedField, DeniedParts, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind,
+        KindId, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource, Side},
@@ -170,10 +173,10 @@ fn trim_tenant(pod: &mut Value) {
 }
 
 /// Fields of a host pod's spec that rules and decisions read.
-const HOST_SPEC: &[&str] = &["nodeName", "schedulingGates"];
+const HOST_SPEC: &[&str] = &[ephemeral::LIST, "nodeName", "schedulingGates"];
 
-/// Only the state of a host pod matters, and its scheduling gates, some of which are the platform's: the rest of its spec is in the
-/// tenant's pod.
+/// Only the state of a host pod matters, its scheduling gates, some of which are the platform's, and which ephemeral containers it has: the rest of its
+/// spec is in the tenant's pod.
 fn trim_host(pod: &mut Value) {
     const KEPT: &[&str] = &[
         labels::ORIGIN_UID,
@@ -190,6 +193,10 @@ fn trim_host(pod: &mut Value) {
     if let Some(spec) = pod["spec"].as_object_mut() {
         spec.retain(|field, _| HOST_SPEC.contains(&field.as_str()));
     }
+    let added = pod["spec"].get_mut(ephemeral::LIST).and_then(Value::as_array_mut);
+    for container in added.into_iter().flatten().filter_map(Value::as_object_mut) {
+        container.retain(|field, _| field == "name");
+    }
     // It says which gates are the tenant's, which host pods of earlier releases have, and is long.
     let has_gates = pod["spec"].get("schedulingGates").is_some();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -202,6 +209,13 @@ fn trim_host(pod: &mut Value) {
             annotations.retain(|key, _| KEPT.contains(&key.as_str()) || (has_gates && key == labels::APPLIED_KEYS));
         }
     }
+}
+
+/// The PodGroup that a pod belongs to.
+fn group_target(cache: &Cache, name: &Name, pod: &Value) -> Option<Target> {
+    let (kind, group) = scheduling::group_of(cache, pod)?;
+    let name = Name::new(&name.namespace, &group);
+    Some(Target { kind, name })
 }
 
 struct Pods;
@@ -240,15 +254,13 @@ impl ToHost for Pods {
 
     fn references(&self, cache: &Cache, name: &Name, pod: &Value) -> BTreeSet<Target> {
         let mut targets = targets(pod);
-        targets.extend(scheduling::group_of(cache, pod).map(|(kind, group)| Target {
-            kind,
-            name: Name::new(&name.namespace, &group),
-        }));
+        targets.extend(group_target(cache, name, pod));
         targets
     }
 
     fn prerequisites(&self, cache: &Cache, name: &Name, pod: &Value) -> Vec<Key> {
-        let mut needs = self.references(cache, name, pod);
+        let mut needs = targets::targets_at_creation(pod);
+        needs.extend(group_target(cache, name, pod));
         // A denied claim is never synced: the pod is denied as well, with the reason.
         needs.retain(|target| crate::kinds::devices::denied(cache, target).is_none());
         volume_claims::prerequisites(cache, pod, needs)
@@ -261,13 +273,18 @@ impl ToHost for Pods {
     }
 
     fn translate_new(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
-        let Translated { object, ignored } = self.translate(cache, name, pod)?;
+        let Translated { object, ignored, parts } = self.translate(cache, name, pod)?;
+        let DeniedParts { kept, in_doubt, .. } = &parts;
+        if !kept.is_empty() || !in_doubt.is_empty() {
+            // There was a host pod a moment ago. A new one keeps nothing.
+            return Err(kept.iter().chain(in_doubt).cloned().collect());
+        }
         let mut object = update::object_at_creation(object);
         if let Some(record) = placement::record(cache, name, pod) {
             object["metadata"]["annotations"][labels::PLACEMENT] = record.into();
         }
         user::stamp(cache.tenant.users, pod, &mut object);
-        Ok(Translated { object, ignored })
+        Ok(Translated { object, ignored, parts })
     }
 
     fn creation(&self) -> Creation {
@@ -287,12 +304,20 @@ impl ToHost for Pods {
         }
     }
 
+    fn is_on_host(&self, field: &str, desired: &Value, live: &Value) -> bool {
+        images::is_on_host(field, desired, live)
+    }
+
     fn update_needs_live(&self) -> bool {
         true
     }
 
     fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
         update::update(&desired, live)
+    }
+
+    fn rest_of_update(&self, desired: &Value, live: &Value) -> Option<Value> {
+        update::rest_of_update(desired, live)
     }
 
     fn closing_patch(&self, desired: &Value, live: &Value) -> Option<Value> {
@@ -332,6 +357,17 @@ impl ToHost for Pods {
             },
             // What runs goes on. But policies of the tenant that close it must reach it, and annotations that are no longer allowed must go.
             None => WhenDenied::Reduce(build::metadata_of_running(cache, name, pod, host_pod)),
+        }
+    }
+
+    fn when_refused(&self, cache: &Cache, name: &Name, pod: &Value, host_pod: &Value) -> WhenDenied {
+        match self.when_denied(cache, name, pod, host_pod) {
+            WhenDenied::Reduce(mut reduced) => {
+                // The host pod may have the images that are denied.
+                reduced["spec"] = json!({});
+                WhenDenied::Reduce(reduced)
+            }
+            other => other,
         }
     }
 

@@ -254,7 +254,12 @@ fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<V
         if is_enough(&result) {
             break;
         }
+        let known = issues.denied.len();
         let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, issues);
+        if issues.denied.len() > known {
+            // Without a field it could tolerate more.
+            continue;
+        }
         match json::filled(&toleration, &["key"]) {
             Some(key) if is_reserved(key) => issues.deny(format!("spec.tolerations[{index}].key"), RESERVED),
             Some(_) => add(&mut result, toleration),

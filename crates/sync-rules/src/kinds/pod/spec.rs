@@ -1,7 +1,7 @@
 //! The pod's spec: the table, and the fields that are translated.
 
 use super::{
-    claims, container, environment, grace, images, scheduling, security, shared,
+    claims, container, environment, ephemeral, grace, images, scheduling, security, shared,
     tables::{DNS_CONFIG, HOST_ALIAS, OS, READINESS_GATE, SCHEDULING_GATE},
     volumes,
 };
@@ -94,30 +94,25 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
     let mut downward: BTreeSet<String> = environment::fields_that_change(pod).collect();
 
     let environment = environment::Environment::new(cache, name, pod);
-    for (field, ephemeral) in [
-        ("initContainers", false),
-        ("containers", false),
-        ("ephemeralContainers", true),
-    ] {
-        // An ephemeral container may come into a pod that runs on a shared node.
-        let capabilities: &[String] = if ephemeral {
-            &[]
-        } else {
-            &cache.tenant.policy.pods.capabilities
-        };
+    let capabilities = &cache.tenant.policy.pods.capabilities;
+    for field in ["initContainers", "containers"] {
         let containers: Vec<Value> = json::items(source, &[field])
             .iter()
             .enumerate()
             .map(|(index, item)| {
                 let path = format!("spec.{field}[{index}]");
-                container::translate(&environment, capabilities, item, &path, ephemeral, issues)
+                container::translate(&environment, capabilities, item, &path, false, issues)
             })
             .collect();
         if !containers.is_empty() {
             spec.insert(field.into(), containers.into());
         }
     }
-    images::check(cache, source, issues);
+    let ephemeral = ephemeral::translate(cache, name, &environment, pod, issues);
+    if !ephemeral.is_empty() {
+        spec.insert(ephemeral::LIST.into(), ephemeral.into());
+    }
+    images::check(cache, name, source, issues);
     let claims = claims::translate(cache, name, pod, issues);
     if !claims.is_empty() {
         spec.insert("resourceClaims".into(), claims.into());

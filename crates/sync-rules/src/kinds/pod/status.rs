@@ -9,12 +9,12 @@
 //! | qosClass | the tenant's, which was set when the pod was created and does not change |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
-//! | ephemeralContainerStatuses | without containers that the tenant's pod does not have |
+//! | ephemeralContainerStatuses | without containers that the tenant's pod does not have; those that are left out of the host pod [wait](ephemeral) |
 //! | phase, reason, message, `Ready`, `DisruptionTarget` of a pod that the host removes and the tenant does not | disrupted and not ready; Failed if it ends well because of that ([`removal`]) |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
 
-use super::{placement, removal};
+use super::{ephemeral, placement, removal};
 use crate::{
     model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
     translation::{
@@ -131,6 +131,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     }
     generation::put_observed_generation(observation, Some(before), &mut status);
     map_texts(cache, name, &mut status);
+    ephemeral::report_left_out(cache, name, observation.tenant, &mut status);
     let has_run = has_run(cache, observation.tenant, &status);
     removal::show(observation, has_run, &mut status);
     status
@@ -139,16 +140,15 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
 /// Leaves out ephemeral containers that the platform added to the host pod, as with `kubectl debug`. A tenant that sees the name of one can give its
 /// pod an ephemeral container of that name: the host takes it for the one that is there, and commands of the tenant would be run in it.
 fn hide_foreign_containers(tenant: &Value, status: &mut Map<String, Value>) {
-    const STATUSES: &str = "ephemeralContainerStatuses";
-    let own = json::items(tenant, &["spec", "ephemeralContainers"]);
+    let own = json::items(tenant, &["spec", ephemeral::LIST]);
     let is_own = |status: &Value| own.iter().any(|container| container.get("name") == status.get("name"));
-    let Some(statuses) = status.get_mut(STATUSES).and_then(Value::as_array_mut) else {
+    let Some(statuses) = status.get_mut(ephemeral::STATUSES).and_then(Value::as_array_mut) else {
         return;
     };
     statuses.retain(is_own);
     // An API server keeps no empty list, so it would differ again and again.
     if statuses.is_empty() {
-        status.remove(STATUSES);
+        status.remove(ephemeral::STATUSES);
     }
 }
 
@@ -319,11 +319,7 @@ fn stop(status: &mut Value, now: Timestamp) {
         condition["reason"] = "PodFailed".into();
         put(status, with_time(&before, condition, now));
     }
-    for list in [
-        "initContainerStatuses",
-        "containerStatuses",
-        "ephemeralContainerStatuses",
-    ] {
+    for list in ["initContainerStatuses", "containerStatuses", ephemeral::STATUSES] {
         let containers = status.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
             let Some(running) = container["state"].get("running").cloned() else {

@@ -8,6 +8,16 @@ use std::collections::BTreeSet;
 /// ConfigMaps, Secrets, claims of volumes and devices and templates of those that a pod references, whether they exist or
 /// not.
 pub fn targets(pod: &Value) -> BTreeSet<Target> {
+    targets_of(pod, &CONTAINERS)
+}
+
+/// The same, but for what only ephemeral containers reference: these are added when the pod is on the host, and nobody could take them out of a pod that
+/// waits for what they name.
+pub fn targets_at_creation(pod: &Value) -> BTreeSet<Target> {
+    targets_of(pod, &["initContainers", "containers"])
+}
+
+fn targets_of(pod: &Value, lists: &[&str]) -> BTreeSet<Target> {
     let namespace = json::text(pod, &["metadata", "namespace"]).unwrap_or_default();
     let mut found = BTreeSet::new();
     let mut add = |kind, name: Option<&str>| {
@@ -19,7 +29,7 @@ pub fn targets(pod: &Value) -> BTreeSet<Target> {
         }
     };
     let spec = &pod["spec"];
-    for container in CONTAINERS.iter().flat_map(|field| json::items(spec, &[field])) {
+    for container in lists.iter().flat_map(|list| json::items(spec, &[list])) {
         for variable in json::items(container, &["env"]) {
             add(
                 KindId::ConfigMap,

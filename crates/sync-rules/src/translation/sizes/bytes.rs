@@ -24,7 +24,10 @@ pub const MAX_POD_SECRET_BYTES: usize = 256 << 10;
 
 /// Denies a pod whose spec is too large in the tenant, or that becomes too much larger as `host`.
 pub fn check_pod_bytes(pod: &Value, host: &Value, issues: &mut FieldIssues) {
-    let spec = count_bytes(&pod["spec"]);
+    // Ephemeral containers come later, and those that do not fit are left out.
+    let of_ephemeral = |pod: &Value| json::at(pod, &["spec", "ephemeralContainers"]).map_or(0, count_bytes);
+    let bytes_of_spec = |pod: &Value| count_bytes(&pod["spec"]).saturating_sub(of_ephemeral(pod));
+    let spec = bytes_of_spec(pod);
     if spec > MAX_POD_SPEC_BYTES {
         let why = format!(
             "it has {spec} bytes, and may have at most {MAX_POD_SPEC_BYTES}: schedulers and nodes keep it in memory. Put data into \
@@ -33,8 +36,7 @@ pub fn check_pod_bytes(pod: &Value, host: &Value, issues: &mut FieldIssues) {
         issues.deny("spec", why);
     }
     // What annotations may have is limited where they are made.
-    let with_labels =
-        |pod: &Value| count_bytes(&pod["spec"]) + json::at(pod, &["metadata", "labels"]).map_or(0, count_bytes);
+    let with_labels = |pod: &Value| bytes_of_spec(pod) + json::at(pod, &["metadata", "labels"]).map_or(0, count_bytes);
     let added = with_labels(host).saturating_sub(with_labels(pod));
     if added > MAX_ADDED_POD_BYTES {
         let why = format!(

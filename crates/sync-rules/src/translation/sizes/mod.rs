@@ -20,7 +20,7 @@ pub use bytes::{
 pub use devices::{RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, compilation_requests};
 pub use network::{MOST_EXCEPTED, MOST_PEERS, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, SERVICE, SERVICE_PORTS};
 pub use object::{MAX_OBJECT_BYTES, MAX_OBJECT_LABELS, check_object};
-pub use pod::{MOST_NODE_FIELDS, MOST_NODE_TERMS, MOST_TOLERATIONS, POD, RUNNING_POD};
+pub use pod::{MOST_EPHEMERAL_CONTAINERS, MOST_NODE_FIELDS, MOST_NODE_TERMS, MOST_TOLERATIONS, POD, RUNNING_POD};
 
 use super::fields::FieldIssues;
 use crate::model::json;

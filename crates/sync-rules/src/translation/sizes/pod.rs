@@ -32,6 +32,8 @@ pub const MOST_NODE_TERMS: usize = 2_000;
 pub const MOST_NODE_FIELDS: usize = 20_000;
 /// Most tolerations on the host.
 pub const MOST_TOLERATIONS: usize = 500;
+/// Most ephemeral containers. What is beyond that is left out of the host pod.
+pub const MOST_EPHEMERAL_CONTAINERS: usize = 250;
 
 const SCHEDULER: &str = "the host's scheduler, which all tenants share, compares each with every node";
 const PODS_AND_NODES: &str = "the host's scheduler, which all tenants share, compares each with the pods of every node";
@@ -274,8 +276,8 @@ pub const RUNNING_POD: &[SizeLimit] = &[
             parents: &["spec"],
             entries: &["ephemeralContainers[]"],
         },
-        in_tenant: 250,
-        on_host: 250,
+        in_tenant: MOST_EPHEMERAL_CONTAINERS,
+        on_host: MOST_EPHEMERAL_CONTAINERS,
         why: NODE,
     },
     // A toleration without a key becomes one for each taint that the tenant can see.

@@ -7,7 +7,7 @@ use super::{
 };
 use berth_sync_rules::{
     model::{
-        DeniedField, HostWrite, Translated, json,
+        DeniedField, HostWrite, Translated, WhenDenied, json,
         resource::Side,
         store::{Detail, Stored, is_origin},
     },
@@ -47,6 +47,8 @@ enum Compared {
     Denied(Vec<DeniedField>),
     /// The host object is changed later; its status is synced now.
     Later(Outcome),
+    /// The host does not take the change, and its object stays.
+    Refused(CallError),
     /// Nothing is left to do.
     Done(Outcome),
 }
@@ -58,9 +60,7 @@ pub(super) fn is_refusal(error: &CallError) -> bool {
 
 impl ObjectSync<'_> {
     pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Outcome, CallError> {
-        let Self {
-            engine, id, kind, name, ..
-        } = self;
+        let Self { engine, kind, .. } = self;
         let versions = (stored.version, host.version);
         if lock(&engine.synced_versions).get(&self.key()) == Some(&versions) {
             return Ok(Outcome::new("nothing"));
@@ -82,6 +82,10 @@ impl ObjectSync<'_> {
                 later = Some(outcome);
                 (outcome.result, Vec::new())
             }
+            Compared::Refused(error) => {
+                self.report_although_refused(stored, object, host).await;
+                return Err(error);
+            }
             Compared::Done(outcome) => return Ok(outcome),
         };
         let host_object = host.object();
@@ -90,12 +94,7 @@ impl ObjectSync<'_> {
             later = self.wait_for_turn(host.bytes.into()).await;
         }
         if let Some(status) = status.filter(|_| later.is_none()) {
-            let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
-            let written = engine
-                .host
-                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
-                .await?;
-            engine.store_written(Side::Host, *id, name, written);
+            self.write_host_status(host, &status).await?;
         }
         // The status of a host object that was just written is synced when its next state arrives.
         if result == "updated" {
@@ -114,17 +113,47 @@ impl ObjectSync<'_> {
         })
     }
 
-    /// Compares the host object with what the tenant's object becomes now, and writes the difference.
-    async fn compare(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Compared, CallError> {
+    /// Writes the statuses of both objects although the host refuses a change: whatever becomes of that, each side has to see what becomes of the other. The
+    /// error of the change comes before those of these writes.
+    async fn report_although_refused(&self, stored: &Stored, object: &Value, host: &Stored) {
+        let host_object = host.object();
+        let written = match self.kind.host_status(object, &host_object) {
+            Some(status) => {
+                // The change has had its turn. One of its own would make the change be tried at that turn instead.
+                self.engine.turns.take(host.bytes.into());
+                self.write_host_status(host, &status).await
+            }
+            None => Ok(()),
+        };
+        let reported = self.sync_status(stored, object, &host_object, false, &[]).await;
+        for error in [written.err(), reported.err()].into_iter().flatten() {
+            tracing::debug!(key = %self.key(), %error, "a status of an object whose change is refused is written later");
+        }
+    }
+
+    /// Writes what the tenant decides of the status of the host object.
+    async fn write_host_status(&self, host: &Stored, status: &Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
+        let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
+            .await?;
+        engine.store_written(Side::Host, *id, name, written);
+        Ok(())
+    }
+
+    /// Compares the host object with what the tenant's object becomes now, and writes the difference.
+    async fn compare(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Compared, CallError> {
+        let Self { engine, id, kind, .. } = self;
         let contents = match self.content(stored, object).await? {
             Ok(contents) => contents,
             Err(outcome) => return Ok(Compared::Done(outcome)),
         };
         let content = &*contents;
-        let translated = match kind.translate(&engine.cache, name, content) {
+        let translated = match self.translated(stored, content, host).await? {
             Ok(translated) => translated,
             Err(denied) => {
                 if let Pending::Wait(left) = self.pending(stored, object, host).await {
@@ -139,6 +168,7 @@ impl ObjectSync<'_> {
         let Translated {
             object: desired,
             ignored,
+            parts,
         } = translated;
         let mutable = kind.mutable_part(&desired);
         let hash = engine.cache.tenant.applied_hash(&mutable);
@@ -148,6 +178,7 @@ impl ObjectSync<'_> {
             engine.learn_applied(self.key(), &mutable);
             let later = { ignored.into_iter() }.filter(|ignored| kind.is_decided_later(&ignored.field));
             self.record_ignored(&later.collect::<Vec<_>>()).await;
+            self.record_parts(&parts).await;
             let watched = engine.cache.kind(*id).tenant;
             if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
                 let versions = (stored.version, host.version);
@@ -193,9 +224,17 @@ impl ObjectSync<'_> {
             }
             // The host's admission denies what the rules here allow.
             if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                self.withdraw(stored, (object, content), host, &[]).await?;
+                let withdrawn = self.withdraw(stored, (object, content), host, &[]).await?;
+                if withdrawn.is_some() {
+                    return Err(error);
+                }
             }
-            return Err(error);
+            // A webhook of the host may change what was written, again and again.
+            return if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
+                Ok(Compared::Refused(error))
+            } else {
+                Err(error)
+            };
         }
         self.count_requests();
         engine.set_applied(self.key(), &mutable);
@@ -203,7 +242,50 @@ impl ObjectSync<'_> {
         // The tenant's API server may take long for what follows.
         drop((contents, desired, mutable));
         self.record_ignored(&ignored).await;
+        self.record_parts(&parts).await;
         Ok(Compared::Updated)
+    }
+
+    /// What the tenant's object becomes on the host, or what is denied of it. Whether what is in doubt is denied, the live host object says.
+    async fn translated(
+        &self,
+        stored: &Stored,
+        content: &Value,
+        host: &Stored,
+    ) -> Result<Result<Translated, Vec<DeniedField>>, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let mut translated = match kind.translate(&engine.cache, name, content) {
+            Ok(translated) if !translated.parts.in_doubt.is_empty() => translated,
+            result => return Ok(result),
+        };
+        let doubts = std::mem::take(&mut translated.parts.in_doubt);
+        let is_written = |object: &Value| {
+            let hash = engine.cache.tenant.applied_hash(&kind.mutable_part(object));
+            is_origin(stored, host) && host.applied_hash.as_deref() == Some(hash.as_str())
+        };
+        if is_written(&translated.object) {
+            translated.parts.kept.extend(doubts);
+            return Ok(Ok(translated));
+        }
+        // It was found to have something else, and nothing has changed since.
+        let when_denied = kind.when_denied(&engine.cache, name, content, &host.object());
+        if let WhenDenied::Reduce(reduced) = &when_denied
+            && is_written(reduced)
+        {
+            return Ok(Err(doubts));
+        }
+        let found = engine.host.get(kind.resource(), self.namespace(), &host.name).await;
+        let live = CallError::found(found)?;
+        let has = |doubt: &DeniedField| {
+            let live = live.as_ref();
+            live.is_none_or(|live| kind.is_on_host(&doubt.field, &translated.object, live))
+        };
+        if doubts.iter().all(has) {
+            translated.parts.kept.extend(doubts);
+            Ok(Ok(translated))
+        } else {
+            Ok(Err(doubts))
+        }
     }
 
     /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
@@ -342,6 +424,7 @@ impl ObjectSync<'_> {
             } else {
                 Value::Null
             };
+            let mut refused = None;
             for write in kind.update(desired.clone(), &live) {
                 match write {
                     HostWrite::Apply(object) => {
@@ -377,15 +460,46 @@ impl ObjectSync<'_> {
                     HostWrite::Patch { subresource, mut patch } => {
                         patch["metadata"]["uid"] = (*host.uid).into();
                         let patch = Patch::Strategic(patch);
-                        engine
+                        let written = engine
                             .host
                             .patch(resource, self.namespace(), &host.name, subresource, &patch)
-                            .await?;
+                            .await;
+                        match written {
+                            Ok(_) => {}
+                            // What follows does not depend on it.
+                            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
+                                refused = refused.or(Some(error));
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                 }
             }
+            if let Some(error) = refused {
+                self.write_rest(host, desired, &live).await?;
+                return Err(error);
+            }
         }
         Err(CallError::Conflict("the host object keeps changing".into()))
+    }
+
+    /// Writes what needs no subresource, after the host has refused one. If the object was changed meanwhile, that is left to the next try.
+    async fn write_rest(&self, host: &Stored, desired: &Value, live: &Value) -> Result<(), CallError> {
+        let Self { engine, kind, .. } = self;
+        let Some(mut patch) = kind.rest_of_update(desired, live) else {
+            return Ok(());
+        };
+        patch["metadata"]["uid"] = (*host.uid).into();
+        patch["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        let patch = Patch::Merge(patch);
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, "", &patch)
+            .await;
+        match written {
+            Ok(_) | Err(CallError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,17 +1,19 @@
 //! Whether a host object is written again.
 
 use crate::engine::{
+    Outcome,
+    api::CallError,
     lock,
     scripted::{Failure, Scripted},
     test_engine::tenant,
 };
-use berth_api::{SyncPolicy, labels};
+use berth_api::{SyncPolicy, labels, pod_labels::host_key};
 use berth_sync_rules::model::{
-    KindId, Tenant,
+    KindId, Tenant, WhenDenied,
     resource::{Name, Side, host_name},
     store::Stored,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
@@ -77,4 +79,241 @@ async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_
     assert!(sent[2]["spec"]["podSelector"].is_object() && sent[2]["spec"].get("egress").is_none());
     assert_eq!(sent[3]["spec"], json!({"egress": null}));
     assert!(!lock(&engine.foreign_fields).contains(&key));
+}
+
+const LISTED: &str = "registry.example.com/app:1";
+const UNLISTED: &str = "docker.io/library/nginx:1";
+
+/// API servers of a tenant whose class lists images, with a pod that runs. The host pod has containers with these images.
+fn run_pod(
+    spec: &Value,
+    images_on_host: &[&str],
+    script: impl Fn(&str) -> Option<Failure> + Send + Sync + 'static,
+) -> Scripted {
+    let mut policy = SyncPolicy::default();
+    policy.pods.images = Some(vec!["registry.example.com/*".into()]);
+    let scripted = Scripted::new(tenant(policy), script);
+    let status = json!({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]});
+    let mut pod = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": "gpu-1"}, "status": status});
+    for (field, value) in spec.as_object().unwrap() {
+        pod["spec"][field] = value.clone();
+    }
+    scripted.put(Side::Tenant, KindId::Pod, &name(), pod);
+    scripted.put(
+        Side::Host,
+        KindId::Pod,
+        &name(),
+        json!({"spec": {"nodeName": "gpu-1"}, "status": status}),
+    );
+    let containers: Vec<Value> = { images_on_host.iter().enumerate() }
+        .map(|(number, image)| json!({"name": format!("c{number}"), "image": image, "resources": {"requests": {"cpu": "1"}}}))
+        .collect();
+    let metadata = json!({"name": "a", "resourceVersion": "7"});
+    scripted.serve(
+        "/pods/a",
+        json!({"metadata": metadata, "spec": {"containers": containers}}),
+    );
+    scripted
+}
+
+fn name() -> Name {
+    Name::new("team", "a")
+}
+
+fn containers(images: &[&str]) -> Value {
+    let containers: Vec<Value> = { images.iter().enumerate() }
+        .map(|(number, image)| json!({"name": format!("c{number}"), "image": image}))
+        .collect();
+    json!({ "containers": containers })
+}
+
+async fn reconcile(scripted: &Scripted) -> Result<Outcome, CallError> {
+    let key = KindId::Pod.key(name());
+    scripted.engine.reconcile(&key, Instant::now(), true).await
+}
+
+/// The reasons of Events in the tenant.
+fn reasons(scripted: &Scripted) -> Vec<String> {
+    let events = scripted.sent("tenant PATCH /api/v1/namespaces/team/events/", "");
+    let reasons = events.iter().map(|event| event["reason"].as_str().unwrap_or_default());
+    reasons.map(ToOwned::to_owned).collect()
+}
+
+/// Whether the label of the pod was written to the host.
+fn is_labelled(scripted: &Scripted) -> bool {
+    let written = scripted.sent("host PATCH", "/pods/a");
+    let key = host_key("app");
+    written.iter().any(|patch| patch["metadata"]["labels"][&key] == "web")
+}
+
+/// Makes the store say that this was written to the host pod at last.
+fn note_applied(scripted: &Scripted, object: &Value, version: &str) {
+    let engine = &scripted.engine;
+    let rules = engine.cache.rules_to_host(KindId::Pod).unwrap();
+    let hash = engine.cache.tenant.applied_hash(&rules.mutable_part(object));
+    let annotations = json!({labels::ORIGIN_UID: "tenant-uid", labels::APPLIED_HASH: hash});
+    let host = json!({"metadata": {"name": "a", "uid": "host-uid", "resourceVersion": version, "annotations": annotations},
+        "spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running"}});
+    let pods = engine.cache.stores.host(KindId::Pod);
+    pods.watched(name(), Stored::from(host));
+}
+
+#[tokio::test]
+async fn a_pod_with_a_denied_ephemeral_container_is_synced_without_it() {
+    let mut spec = containers(&[LISTED]);
+    spec["ephemeralContainers"] = json!([{"name": "x", "image": UNLISTED}, {"name": "y", "image": LISTED}]);
+    let scripted = run_pod(&spec, &[LISTED], |_| None);
+    // The answers here do not have what was written, so that it is tried again and again.
+    let ended = json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Succeeded"}});
+    scripted.put(Side::Host, KindId::Pod, &name(), ended);
+    reconcile(&scripted).await.unwrap_err();
+    assert_eq!(
+        scripted.calls("tenant PATCH", "/pods/a/status").len(),
+        1,
+        "its end is reported"
+    );
+    assert!(is_labelled(&scripted));
+    let added = scripted.sent("host PATCH", "/pods/a/ephemeralcontainers");
+    let containers = added[0]["spec"]["ephemeralContainers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1, "{added:?}");
+    assert_eq!(containers[0]["name"], "y");
+}
+
+#[tokio::test]
+async fn a_denied_ephemeral_container_alone_changes_nothing_and_an_event_says_so() {
+    let mut spec = containers(&[LISTED]);
+    spec["ephemeralContainers"] = json!([{"name": "x", "image": UNLISTED}]);
+    let scripted = run_pod(&spec, &[LISTED], |_| None);
+    assert_eq!(reconcile(&scripted).await.unwrap().result, "updated");
+    assert_eq!(reasons(&scripted), ["FieldDenied"]);
+    let pod = scripted.engine.cache.stores.tenant(KindId::Pod).get(&name()).unwrap();
+    let rules = scripted.engine.cache.rules_to_host(KindId::Pod).unwrap();
+    let translated = rules.translate(&scripted.engine.cache, &name(), &pod.object()).unwrap();
+    note_applied(&scripted, &translated.object, "200");
+    let written = scripted.calls("host PATCH", "").len();
+    assert_eq!(reconcile(&scripted).await.unwrap().result, "reported", "it waits");
+    assert_eq!(scripted.calls("host PATCH", "").len(), written);
+    let statuses = scripted.sent("tenant PATCH", "/pods/a/status");
+    let status = &statuses.last().unwrap()["status"];
+    assert_eq!(
+        status["ephemeralContainerStatuses"][0]["state"]["waiting"]["reason"],
+        "FieldDenied"
+    );
+    assert!(
+        !status["conditions"].to_string().contains("berth.dev/Synced"),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_whose_image_left_the_list_stays_in_sync() {
+    let scripted = run_pod(
+        &containers(&[UNLISTED, LISTED]),
+        &[UNLISTED, "registry.example.com/app:0"],
+        |_| None,
+    );
+    assert_eq!(reconcile(&scripted).await.unwrap().result, "updated");
+    assert!(is_labelled(&scripted));
+    assert_eq!(reasons(&scripted), ["NoLongerAllowed"]);
+    let written = scripted.sent("host PATCH", "/pods/a");
+    let images: Vec<&Value> = written[0]["spec"]["containers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|container| &container["image"])
+        .collect();
+    assert_eq!(images, [UNLISTED, LISTED], "others change");
+    // What was written says that the host has it.
+    let pod = scripted.engine.cache.stores.tenant(KindId::Pod).get(&name()).unwrap();
+    let rules = scripted.engine.cache.rules_to_host(KindId::Pod).unwrap();
+    let host = json!({"metadata": {"name": "a", "resourceVersion": "200"}, "spec": {"nodeName": "gpu-1"}});
+    scripted
+        .engine
+        .cache
+        .stores
+        .host(KindId::Pod)
+        .watched(name(), Stored::from(host));
+    let translated = rules.translate(&scripted.engine.cache, &name(), &pod.object()).unwrap();
+    note_applied(&scripted, &translated.object, "201");
+    let calls = scripted.calls("host", "").len();
+    reconcile(&scripted).await.unwrap();
+    assert_eq!(scripted.calls("host", "").len(), calls, "nothing is read or written");
+}
+
+#[tokio::test]
+async fn a_change_to_an_image_that_is_not_listed_is_denied() {
+    let scripted = run_pod(&containers(&[UNLISTED]), &["docker.io/library/nginx:0"], |_| None);
+    reconcile(&scripted).await.unwrap();
+    assert!(is_labelled(&scripted), "what closes it reaches it");
+    assert_eq!(reasons(&scripted), ["FieldDenied"]);
+    let written = scripted.sent("host PATCH", "/pods/a");
+    assert!(written.iter().all(|patch| patch["spec"] == json!({})), "{written:?}");
+    let statuses = scripted.sent("tenant PATCH", "/pods/a/status");
+    let conditions = statuses.last().unwrap()["status"]["conditions"].to_string();
+    assert!(conditions.contains("berth.dev/Synced"), "{conditions}");
+}
+
+#[tokio::test]
+async fn an_image_that_was_found_to_be_denied_is_not_looked_at_again() {
+    let scripted = run_pod(&containers(&[UNLISTED]), &["docker.io/library/nginx:0"], |_| None);
+    let engine = &scripted.engine;
+    let pod = engine.cache.stores.tenant(KindId::Pod).get(&name()).unwrap();
+    let rules = engine.cache.rules_to_host(KindId::Pod).unwrap();
+    let WhenDenied::Reduce(reduced) = rules.when_denied(&engine.cache, &name(), &pod.object(), &json!({})) else {
+        panic!()
+    };
+    note_applied(&scripted, &reduced, "8");
+    reconcile(&scripted).await.unwrap();
+    assert!(
+        scripted.calls("host", "").is_empty(),
+        "{:?}",
+        scripted.calls("host", "")
+    );
+    assert_eq!(reasons(&scripted), ["FieldDenied"]);
+}
+
+#[tokio::test]
+async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
+    let mut spec = containers(&["registry.example.com/app:2"]);
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
+    spec["ephemeralContainers"] = json!([{"name": "y", "image": LISTED}]);
+    let scripted = run_pod(&spec, &[LISTED], |call| {
+        call.ends_with("/pods/a/resize").then_some(Failure::Refused(422))
+    });
+    let ended = json!({"spec": {"nodeName": "gpu-1"}, "status": {"phase": "Succeeded"}});
+    scripted.put(Side::Host, KindId::Pod, &name(), ended);
+    let result = reconcile(&scripted).await;
+    assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+    assert_eq!(scripted.calls("host PATCH", "/pods/a/ephemeralcontainers").len(), 1);
+    let written = scripted.sent("host PATCH", "/pods/a");
+    let images = written.iter().map(|patch| &patch["spec"]["containers"][0]["image"]);
+    assert!(
+        images.into_iter().any(|image| image == "registry.example.com/app:2"),
+        "{written:?}"
+    );
+    let is_whole = |patch: &Value| patch["metadata"]["annotations"].get(labels::APPLIED_HASH).is_some();
+    assert!(!written.iter().any(is_whole), "it is tried again: {written:?}");
+    let reported = scripted.sent("tenant PATCH", "/pods/a/status");
+    let phases: Vec<&Value> = reported.iter().map(|patch| &patch["status"]["phase"]).collect();
+    assert_eq!(phases, ["Succeeded"], "controllers of the tenant wait for its end");
+}
+
+#[tokio::test]
+async fn a_resize_that_the_host_refuses_keeps_no_readiness_gate_from_it() {
+    const GATE: &str = "example.com/ready";
+    let mut spec = containers(&[LISTED]);
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
+    spec["readinessGates"] = json!([{"conditionType": GATE}]);
+    let scripted = run_pod(&spec, &[LISTED], |call| {
+        call.ends_with("/pods/a/resize").then_some(Failure::Refused(422))
+    });
+    let stored = scripted.engine.cache.stores.tenant(KindId::Pod).get(&name()).unwrap();
+    let mut pod = Value::clone(&stored.object());
+    pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}, {"type": GATE, "status": "True"}]);
+    scripted.put(Side::Tenant, KindId::Pod, &name(), pod);
+    let result = reconcile(&scripted).await;
+    assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+    let written = scripted.sent("host PATCH", "/pods/a/status");
+    let conditions: Vec<&Value> = written.iter().map(|patch| &patch["status"]["conditions"]).collect();
+    assert_eq!(conditions, [&json!([{"type": GATE, "status": "True"}])]);
 }

@@ -12,7 +12,7 @@
 
 use super::{scheduling, update};
 use crate::{
-    model::{Cache, json, resource::Name, store::Stored},
+    model::{Cache, KindId, json, resource::Name, store::Stored},
     translation::fields::FieldIssues,
 };
 use berth_api::{
@@ -54,6 +54,12 @@ pub fn host_scheduler<'a>(cache: &'a Cache, spec: &Value) -> &'a str {
 /// Whether a host pod waits for a node.
 pub fn waits(host: &Stored) -> bool {
     !host.has_node
+}
+
+/// Whether a pod is on the host and has a node there.
+pub fn is_placed(cache: &Cache, name: &Name) -> bool {
+    let host = cache.stores.host(KindId::Pod).get(name);
+    host.is_some_and(|host| !waits(&host))
 }
 
 /// How far the host's scheduler is with a host pod.

@@ -13,8 +13,9 @@ fn denied(capabilities: &[&str]) -> Vec<String> {
     let containers = |name: &str| json!([{"name": name, "image": "mpi:1", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]);
     let pod = json!({"metadata": {"name": "p", "namespace": "research", "uid": "u"}, "spec": {
         "containers": containers("a"), "initContainers": containers("b"), "ephemeralContainers": containers("c")}});
-    let translated = Pods.translate(&cache, &Name::new("research", "p"), &pod);
-    let denied = translated.err().into_iter().flatten();
+    let mut issues = FieldIssues::default();
+    build::host_pod(&cache, &Name::new("research", "p"), &pod, &mut issues);
+    let denied = issues.denied.into_iter().chain(issues.parts.left_out);
     let mut fields: Vec<String> = denied.map(|denied| denied.field).collect();
     fields.sort();
     fields

@@ -77,8 +77,13 @@ fn the_class_gives_device_variables_by_name() {
         let variables = json::items(&given[containers][0], &["env"]);
         assert!(variables.iter().any(|variable| variable["name"] == "NVIDIA_GDS"));
     }
+    let mut issues = FieldIssues::default();
+    build::host_pod(&cache, &name(), &pod(&with("NVIDIA_NVSWITCH")), &mut issues);
+    let fields: Vec<String> = { issues.denied.into_iter().chain(issues.parts.left_out) }
+        .map(|denied| denied.field)
+        .collect();
     assert_eq!(
-        denied(&cache, &with("NVIDIA_NVSWITCH")),
+        fields,
         ["spec.containers[0].env[0]", "spec.ephemeralContainers[0].env[0]"]
     );
 }

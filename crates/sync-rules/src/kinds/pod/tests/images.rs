@@ -36,7 +36,6 @@ fn images_of_all_containers_and_of_volumes_are_those_of_the_class() {
         fields.sort();
         let expected = [
             "spec.containers[1].image",
-            "spec.ephemeralContainers[0].image",
             "spec.initContainers[0].image",
             "spec.volumes[1].image.reference",
         ];

@@ -6,6 +6,7 @@ mod class;
 mod device_variables;
 mod gates;
 mod images;
+mod late_denials;
 mod own_taint;
 mod property;
 mod reported_status;
@@ -178,10 +179,15 @@ fn a_pod_that_has_a_node_keeps_what_is_beyond_the_limits() {
     assert_eq!(denied(&large), [field], "it may still be created again");
     large["spec"]["nodeName"] = "n".into();
     assert!(denied(&large).is_empty());
-    // What can be added is limited still.
+    // What can be added is limited still, and is left out beyond that.
     let debug = |n: usize| json!({"name": format!("d{n}"), "image": "busybox"});
     large["spec"]["ephemeralContainers"] = (0..251).map(debug).collect();
-    assert_eq!(denied(&large), ["spec.ephemeralContainers"]);
+    let translated = Pods.translate(&cache, &name(), &large).unwrap();
+    let left_out: Vec<&str> = { translated.parts.left_out.iter() }
+        .map(|denied| denied.field.as_str())
+        .collect();
+    assert_eq!(left_out, ["spec.ephemeralContainers"]);
+    assert_eq!(translated.object["spec"].get("ephemeralContainers"), None);
 }
 
 #[test]

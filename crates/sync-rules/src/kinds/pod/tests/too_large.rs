@@ -14,11 +14,12 @@ fn tolerating(count: usize) -> Value {
     pod
 }
 
-/// What is made of a pod, and which fields are denied.
+/// What is made of a pod, and which fields are denied or left out.
 fn made(cache: &Cache, pod: &Value) -> (Value, Vec<String>) {
     let mut issues = FieldIssues::default();
     let object = build::host_pod(cache, &name(), pod, &mut issues);
-    (object, issues.denied.into_iter().map(|denied| denied.field).collect())
+    let denied = issues.denied.into_iter().chain(issues.parts.left_out);
+    (object, denied.map(|denied| denied.field).collect())
 }
 
 fn tolerations(object: &Value) -> usize {

@@ -19,6 +19,12 @@ use berth_api::labels;
 use metadata::{changed_entries, changed_metadata};
 use serde_json::{Map, Value, json};
 
+/// In the spec of a host pod that is reduced, instead of containers: images that are denied, by their fields. They are written nowhere. They are in its
+/// hash, which so says of which images it is known that the host pod has others.
+pub const DENIED_IMAGES: &str = "deniedImages";
+/// Requests that add ephemeral containers, in one try.
+const MOST_EPHEMERAL_PATCHES: usize = 8;
+
 /// The changeable part of a host pod, for the hash.
 pub fn mutable_part(pod: &Value) -> Value {
     let spec = &pod["spec"];
@@ -40,7 +46,7 @@ pub fn mutable_part(pod: &Value) -> Value {
         annotations.remove(labels::CREATED_BY);
     }
     let cloned = |field: &str| spec.get(field).cloned().unwrap_or_default();
-    json::object([
+    let mut part = json::object([
         ("labels", pod["metadata"].get("labels").cloned().unwrap_or_default()),
         ("annotations", annotations.unwrap_or_default()),
         (
@@ -67,7 +73,11 @@ pub fn mutable_part(pod: &Value) -> Value {
         // It is in the hashes of host pods that exist.
         ("schedulingGates", Value::Null),
         ("ephemeralContainers", cloned("ephemeralContainers")),
-    ])
+    ]);
+    if let Some(denied) = spec.get(DENIED_IMAGES) {
+        part[DENIED_IMAGES] = denied.clone();
+    }
+    part
 }
 
 /// Ephemeral containers can only be added to a pod that exists.
@@ -91,6 +101,23 @@ pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
             .chain(subresources)
             .collect();
     }
+    vec![HostWrite::Merge(merge_patch(desired, live))]
+}
+
+/// What [`update`] writes after subresources, without the hash: it would say that they were written. For a host that refuses one of them.
+pub fn rest_of_update(desired: &Value, live: &Value) -> Option<Value> {
+    let mut patch = merge_patch(desired, live);
+    if let Some(annotations) = patch["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove(labels::APPLIED_HASH);
+    }
+    let changes_something = |part: &Value| part.as_object().is_some_and(|changes| !changes.is_empty());
+    let metadata = ["labels", "annotations"].map(|map| &patch["metadata"][map]);
+    let is_needed = changes_something(&patch["spec"]) || metadata.into_iter().any(changes_something);
+    is_needed.then_some(patch)
+}
+
+/// A merge patch with all that differs and needs no subresource.
+fn merge_patch(desired: &Value, live: &Value) -> Value {
     let mut patch = json!({"metadata": {}, "spec": {}});
     for map in ["labels", "annotations"] {
         if let Some(changes) = changed_entries(desired, live, map) {
@@ -116,7 +143,7 @@ pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
     if all.len() > tolerations.len() {
         patch["spec"]["tolerations"] = all.into();
     }
-    vec![HostWrite::Merge(patch)]
+    patch
 }
 
 /// The live containers with the tenant's images; `None` if they have them. Nothing else of a container can change: it
@@ -185,16 +212,18 @@ fn changed_resources(wanted: &Value, now: Option<&Value>) -> Option<Map<String, 
     (!same).then_some(wanted)
 }
 
-/// A patch of the `ephemeralcontainers` subresource for those that the host pod lacks.
-fn ephemeral(desired: &Value, live: &Value) -> Option<HostWrite> {
+/// Patches of the `ephemeralcontainers` subresource with those that the host pod lacks. A few come alone: nobody can take one out that the host refuses, and
+/// it takes none of those that are in the patch with it.
+fn ephemeral(desired: &Value, live: &Value) -> Vec<HostWrite> {
     let known = json::items(&live["spec"], &["ephemeralContainers"]);
-    let missing: Vec<Value> = json::items(&desired["spec"], &["ephemeralContainers"])
+    let missing: Vec<&Value> = json::items(&desired["spec"], &["ephemeralContainers"])
         .iter()
         .filter(|container| !known.iter().any(|other| other.get("name") == container.get("name")))
-        .cloned()
         .collect();
-    (!missing.is_empty()).then(|| HostWrite::Patch {
+    let in_each = missing.len().div_ceil(MOST_EPHEMERAL_PATCHES).max(1);
+    let patches = missing.chunks(in_each).map(|containers| HostWrite::Patch {
         subresource: "ephemeralcontainers",
-        patch: json!({"spec": {"ephemeralContainers": missing}}),
-    })
+        patch: json!({"spec": {"ephemeralContainers": containers}}),
+    });
+    patches.collect()
 }

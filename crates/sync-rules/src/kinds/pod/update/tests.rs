@@ -163,6 +163,29 @@ fn resources_and_ephemeral_containers_go_through_their_subresources_first() {
 }
 
 #[test]
+fn an_ephemeral_container_that_the_host_refuses_keeps_few_others_from_it() {
+    let live = host("image", "1");
+    let in_patches = |count: usize| -> Vec<usize> {
+        let mut desired = live.clone();
+        let containers = (0..count).map(|number| json!({"name": format!("d{number}")}));
+        desired["spec"]["ephemeralContainers"] = containers.collect();
+        let writes = update(&desired, &live).into_iter();
+        let patches = writes.filter_map(|write| match write {
+            HostWrite::Patch { patch, .. } => Some(patch),
+            HostWrite::Apply(_) | HostWrite::Merge(_) => None,
+        });
+        patches
+            .map(|patch| json::items(&patch, &["spec", "ephemeralContainers"]).len())
+            .collect()
+    };
+    assert!(in_patches(0).is_empty());
+    assert_eq!(in_patches(3), [1, 1, 1]);
+    assert_eq!(in_patches(9), [2, 2, 2, 2, 1]);
+    let most = in_patches(250);
+    assert_eq!((most.len(), most.iter().sum::<usize>()), (8, 250));
+}
+
+#[test]
 fn the_hash_covers_mutable_fields_only() {
     let hash = |pod: &Value| json::hash(&mutable_part(pod));
     let mut other = host("a", "1");

@@ -111,8 +111,7 @@ fn unoffered_classes(cache: &Cache, pod: &Name, claim: &str) -> Vec<StorageOffer
 
 /// Whether a pod keeps something that is no longer offered: it has a node, and that is not withdrawn.
 fn may_keep(cache: &Cache, pod: &Name, offer: &StorageOffer) -> bool {
-    let host = cache.stores.host(KindId::Pod).get(pod);
-    host.is_some_and(|host| !placement::waits(&host)) && !cache.tenant.withdrawn_storage.contains(offer)
+    placement::is_placed(cache, pod) && !cache.tenant.withdrawn_storage.contains(offer)
 }
 
 /// Denies a claim with a class that is no longer offered, to all pods but those that have a node before the class is withdrawn.
@@ -188,6 +187,13 @@ pub fn find_unoffered(cache: &Cache, name: &Name, pod: &Value) -> Vec<UnofferedS
         unoffered.collect::<Vec<_>>()
     };
     volumes.flat_map(of_volume).collect()
+}
+
+/// Whether a pod uses storage that was withdrawn, so that it ends.
+pub fn uses_withdrawn(cache: &Cache, name: &Name, pod: &Value) -> bool {
+    let withdrawn = &cache.tenant.withdrawn_storage;
+    let mut unoffered = find_unoffered(cache, name, pod).into_iter();
+    unoffered.any(|used| withdrawn.contains(&used.offer))
 }
 
 /// The driver of an inline volume, if the tenant's class does not offer it. A volume without a driver has one that nobody offers.
