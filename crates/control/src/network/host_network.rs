@@ -118,13 +118,15 @@ pub fn collect_host_network<'n, 's>(
     }
 }
 
-/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`].
+/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`]. An IPv6 form of an IPv4 address is this IPv4 address: no API server
+/// accepts the form in a policy, so that one node would keep the policies of all tenants from being written.
 pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let of_machine = addresses.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
     let mut counts = [0_usize; 2];
     of_machine
         .filter_map(|address| address.address.parse::<IpAddr>().ok())
+        .map(|address| address.to_canonical())
         .filter(move |address| {
             let count = &mut counts[usize::from(address.is_ipv6())];
             *count += 1;
@@ -307,6 +309,25 @@ mod tests {
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }
+    }
+
+    #[test]
+    fn a_node_that_reports_a_form_of_an_address_closes_the_address() {
+        let nodes = [
+            node("10.244.0.0/24", "192.168.5.10"),
+            node("10.244.1.0/24", "::ffff:192.168.5.66"),
+        ];
+        let facts = collect_host_network(&nodes, ["10.96.0.0/16"], Vec::new(), &[]);
+        let closed: IpNet = "192.168.5.66/32".parse().unwrap();
+        assert!(facts.blocked.contains(&closed), "{:?}", facts.blocked);
+        assert!(facts.nodes.contains(&closed), "{:?}", facts.nodes);
+        for range in &facts.blocked {
+            // As in the policies, and as an API server writes it.
+            let text = range.to_string();
+            assert!(!(text.contains(':') && text.contains('.')), "{text}");
+            assert_eq!(ranges::parse(&text).as_ref(), Ok(range));
+        }
+        assert_eq!(facts.families(), [ranges::ALL_V4]);
     }
 
     #[test]
