@@ -8,7 +8,7 @@ use super::{
 use crate::{
     apply::{Applier, ApplyError, delete_same, is_status, optional},
     control_plane::GatewayConfig,
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, names::TenantId};
 use berth_runtime::locks::lock;
@@ -20,7 +20,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     runtime::reflector::{ObjectRef, Store},
 };
 use std::{
@@ -66,26 +66,35 @@ pub struct NetworkContext<'a> {
 
 /// Which cluster-wide policies, in the tier of administrators, the host serves; remembered for [`REFRESH`].
 #[derive(Debug, Default)]
-pub struct AdministrativeTier(Mutex<Option<(Instant, ServedPolicies)>>);
+pub struct AdministrativeTier(Mutex<Option<(Instant, Vec<ServedKind>)>>);
 
+/// A kind of cluster-wide policies that the host serves.
 #[derive(Clone, Copy, Debug)]
-struct ServedPolicies {
-    generation: Option<Generation>,
+struct ServedKind {
+    generation: Generation,
     /// Whether its rules can contain CIDRs.
     networks: bool,
 }
 
 impl AdministrativeTier {
-    fn recall(&self) -> Option<ServedPolicies> {
+    fn recall(&self) -> Option<Vec<ServedKind>> {
         let known = lock(&self.0);
-        known
-            .filter(|(until, _)| Instant::now() < *until)
-            .map(|(_, served)| served)
+        let (until, served) = known.as_ref()?;
+        (Instant::now() < *until).then(|| served.clone())
     }
 
-    fn remember(&self, served: ServedPolicies) {
+    fn remember(&self, served: Vec<ServedKind>) {
         let mut known = lock(&self.0);
         *known = Some((Instant::now() + REFRESH, served));
+    }
+
+    /// Remembers that the rules of a kind cannot contain CIDRs.
+    fn remember_without_networks(&self, generation: Generation) {
+        let mut known = lock(&self.0);
+        let served = known.iter_mut().flat_map(|(_, served)| served);
+        for kind in served.filter(|kind| kind.generation == generation) {
+            kind.networks = false;
+        }
     }
 }
 
@@ -122,7 +131,7 @@ fn parse_address(url: &str) -> Option<SocketAddr> {
 }
 
 /// Applies the policies of a tenant, and deletes those that control made earlier and that are no longer needed. `host` applies
-/// objects of this tenant to the host.
+/// objects of this tenant to the host. One that fails keeps no other from being tried: each may be what closes something.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -132,16 +141,11 @@ pub async fn apply_policies(
     isolation: &NetworkIsolation<'_>,
 ) -> Result<(), ReconcileError> {
     let desired = build_policies(isolation);
+    let mut failed = FirstError::<ReconcileError>::default();
     for policy in &desired {
-        let reference = ObjectRef::from_obj(policy);
-        match context.network_policies.get(&reference) {
-            Some(known) if is_up_to_date(&known, policy) => {}
-            // An apply would keep fields that another field manager added.
-            Some(known) => replace_policy(context, &known, policy).await?,
-            None => host.apply_again(policy).await?,
-        }
+        failed.note(apply_policy(context, host, policy).await);
     }
-    apply_cluster_policy(context, host, isolation).await?;
+    failed.note(apply_cluster_policies(context, host, isolation).await);
     let namespaces = [
         isolation.tenant.workload_namespace(),
         isolation.tenant.control_plane_namespace(),
@@ -153,10 +157,23 @@ pub async fn apply_policies(
     for known in context.network_policies.state() {
         let place = (known.namespace(), known.name_any());
         if namespaces.iter().any(|namespace| place.0.as_ref() == Some(namespace)) && !names.contains(&place) {
-            delete_policy(context, &known).await?;
+            failed.note(delete_policy(context, &known).await);
         }
     }
-    Ok(())
+    failed.into_result()
+}
+
+async fn apply_policy(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    policy: &NetworkPolicy,
+) -> Result<(), ReconcileError> {
+    match context.network_policies.get(&ObjectRef::from_obj(policy)) {
+        Some(known) if is_up_to_date(&known, policy) => Ok(()),
+        // An apply would keep fields that another field manager added.
+        Some(known) => replace_policy(context, &known, policy).await,
+        None => Ok(host.apply_again(policy).await?),
+    }
 }
 
 /// Whether an object has the desired spec and labels; it may have further labels.
@@ -191,29 +208,53 @@ async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> R
     deleted.map(drop).map_err(api("delete a NetworkPolicy"))
 }
 
-async fn apply_cluster_policy(
+/// Applies a policy of each kind that the host serves: which of them its network plug-in enforces is not known, and one that is left behind would be
+/// enforced as it was.
+async fn apply_cluster_policies(
     context: NetworkContext<'_>,
     host: &Applier,
     isolation: &NetworkIsolation<'_>,
 ) -> Result<(), ReconcileError> {
-    let served = discover_policies(context).await?;
-    let Some(generation) = served.generation else {
-        return Ok(());
-    };
+    let mut failed = FirstError::<ReconcileError>::default();
+    for kind in discover_policies(context).await? {
+        failed.note(apply_cluster_policy(context, host, isolation, kind).await);
+    }
+    failed.into_result()
+}
+
+async fn apply_cluster_policy(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    isolation: &NetworkIsolation<'_>,
+    kind: ServedKind,
+) -> Result<(), ReconcileError> {
+    let ServedKind { generation, networks } = kind;
     let resource = generation.api_resource();
-    let policy = cluster_policy::build_cluster_policy(isolation, generation, served.networks);
-    match host.apply_dynamic(&resource, &policy).await {
-        // The host's definition has no CIDRs: the admission policy for NetworkPolicies restricts them.
-        Err(ApplyError { source, object }) if served.networks && is_invalid(&source) => {
-            tracing::warn!(object, error = %source, "the host's cluster-wide network policies do not support CIDRs");
-            context.tier.remember(ServedPolicies {
-                networks: false,
-                ..served
-            });
-            let policy = cluster_policy::build_cluster_policy(isolation, generation, false);
-            Ok(host.apply_dynamic(&resource, &policy).await?)
-        }
-        other => Ok(other?),
+    let policy = cluster_policy::build_cluster_policy(isolation, generation, networks);
+    let (source, object) = match host.apply_dynamic(&resource, &policy).await {
+        Err(ApplyError { source, object }) if networks && is_invalid(&source) => (source, object),
+        other => return Ok(other?),
+    };
+    // The admission policy for NetworkPolicies restricts networks all the same. What is wrong with the policy of one tenant takes nothing from others.
+    if takes_networks(context, generation).await? {
+        tracing::warn!(object, error = %source, "the host takes a cluster-wide network policy only without CIDRs");
+    } else {
+        tracing::warn!(object, error = %source, "the host's cluster-wide network policies do not support CIDRs");
+        context.tier.remember_without_networks(generation);
+    }
+    let policy = cluster_policy::build_cluster_policy(isolation, generation, false);
+    Ok(host.apply_dynamic(&resource, &policy).await?)
+}
+
+/// Whether the host's definition of a kind has CIDRs, by a policy that is not stored.
+async fn takes_networks(context: NetworkContext<'_>, generation: Generation) -> Result<bool, ReconcileError> {
+    let policies: Api<DynamicObject> = Api::all_with(context.client.clone(), &generation.api_resource());
+    let probe = cluster_policy::build_probe(generation);
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force().dry_run();
+    match policies.patch(&probe.name_any(), &params, &Patch::Apply(&probe)).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_invalid(&error) => Ok(false),
+        Err(error) => Err(api("try a cluster-wide network policy")(error)),
     }
 }
 
@@ -221,12 +262,12 @@ fn is_invalid(error: &kube::Error) -> bool {
     is_status(error, 422) || is_status(error, 400)
 }
 
-/// The policies that the host serves, from discovery or from memory.
-async fn discover_policies(context: NetworkContext<'_>) -> Result<ServedPolicies, ReconcileError> {
+/// The kinds of policies that the host serves, from discovery or from memory.
+async fn discover_policies(context: NetworkContext<'_>) -> Result<Vec<ServedKind>, ReconcileError> {
     if let Some(served) = context.tier.recall() {
         return Ok(served);
     }
-    let mut found = None;
+    let mut served = Vec::new();
     for generation in Generation::ALL {
         let (version, plural) = generation.api_resource_name();
         let is_served = match context.client.list_api_group_resources(&version).await {
@@ -235,19 +276,17 @@ async fn discover_policies(context: NetworkContext<'_>) -> Result<ServedPolicies
             Err(error) => return Err(api("discover the host's policy APIs")(error)),
         };
         if is_served {
-            found = Some(generation);
-            break;
+            served.push(ServedKind {
+                generation,
+                networks: true,
+            });
         }
     }
-    let served = ServedPolicies {
-        generation: found,
-        networks: true,
-    };
-    context.tier.remember(served);
+    context.tier.remember(served.clone());
     Ok(served)
 }
 
-/// Deletes a tenant's cluster-wide policy. The others are deleted with their namespaces.
+/// Deletes a tenant's cluster-wide policies. The others are deleted with their namespaces.
 ///
 /// # Errors
 /// The host refuses or does not answer.

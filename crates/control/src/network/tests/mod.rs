@@ -2,6 +2,7 @@
 
 mod connections;
 mod engine;
+mod writes;
 
 use super::{cluster_policy::Generation, *};
 use crate::control_plane::Ports;
