@@ -329,6 +329,50 @@ fn blocked_ranges_beyond_what_a_policy_can_compare_are_merged() {
     assert!(!merged.iter().any(|range| range.contains(&open)), "{merged:?}");
 }
 
+/// A team may declare 64 networks, and each rule repeats the blocked ranges.
+#[test]
+fn a_network_that_is_declared_often_repeats_no_blocked_ranges() {
+    let rules_of = |allowed: Value| -> [Vec<Value>; 2] {
+        let mut case = Case::new("vision");
+        case.allowed = serde_json::from_value(allowed).unwrap();
+        let rules = |name: &str, direction: &str| -> Vec<Value> {
+            let policies = case.policies();
+            let mut named = policies
+                .iter()
+                .filter(|policy| policy.metadata.name.as_deref() == Some(name));
+            let spec = serde_json::to_value(&named.next().unwrap().spec).unwrap();
+            let with_ranges = |rule: &&Value| rule.to_string().contains(r#""except""#);
+            let rules = spec[direction].as_array().unwrap().iter().filter(with_ranges);
+            rules.cloned().collect()
+        };
+        [
+            rules("berth-open-egress", "egress"),
+            rules("berth-open-ingress", "ingress"),
+        ]
+    };
+    let each = |port: u16| json!({"cidr": "0.0.0.0/0", "ports": [port, 443]});
+    let declared: Vec<Value> = (1..=64).map(each).collect();
+    for rules in rules_of(json!({"egress": declared, "ingress": declared})) {
+        assert_eq!(rules.len(), 1, "{rules:?}");
+        let ports = rules[0]["ports"].as_array().unwrap();
+        assert_eq!(ports.len(), 65);
+        assert_eq!(
+            ports[..2],
+            [
+                json!({"protocol": "TCP", "port": 1}),
+                json!({"protocol": "TCP", "port": 443})
+            ]
+        );
+    }
+    let all_ports = json!({"cidr": "0.0.0.0/0"});
+    for declared in [json!([all_ports, each(80)]), json!([each(80), all_ports, each(81)])] {
+        for rules in rules_of(json!({"egress": declared, "ingress": declared})) {
+            assert_eq!(rules.len(), 1, "{rules:?}");
+            assert!(rules[0]["ports"].is_null(), "all ports: {rules:?}");
+        }
+    }
+}
+
 #[test]
 fn a_policy_holds_no_more_rules_than_definitions_allow() {
     let mut case = Case::new("vision");
