@@ -4,6 +4,7 @@ use super::{
     HostNetwork, NetworkIsolation, build_policies,
     cluster_policy::{self, Generation},
     host_network,
+    node_addresses::NodeAddresses,
 };
 use crate::{
     apply::{Applier, ApplyError, delete_same, is_status, optional},
@@ -56,6 +57,8 @@ pub struct NetworkContext<'a> {
     pub host_server: &'a str,
     /// Nodes of the host.
     pub nodes: &'a Store<Node>,
+    /// Which of their addresses count.
+    pub node_addresses: &'a NodeAddresses,
     /// NetworkPolicies that control made.
     pub network_policies: &'a Store<NetworkPolicy>,
     /// Settings of the platform.
@@ -115,8 +118,9 @@ pub async fn read_host_network(
     servers.dedup();
     let nodes = context.nodes.state();
     let nodes = nodes.iter().map(Arc::as_ref);
-    Ok(host_network::collect_host_network(
-        nodes,
+    let addresses = context.node_addresses.observe(nodes.clone());
+    Ok(host_network::collect_with_addresses(
+        (nodes, addresses),
         service_ranges,
         servers,
         &context.config.blocked,

@@ -87,15 +87,26 @@ pub fn collect_host_network<'n, 's>(
     api_servers: Vec<SocketAddr>,
     flags: &[IpNet],
 ) -> HostNetwork {
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    let addresses = nodes.iter().copied().flat_map(addresses_of).collect();
+    collect_with_addresses((nodes, addresses), service_ranges, api_servers, flags)
+}
+
+/// The same with these addresses of the nodes.
+pub fn collect_with_addresses<'n, 's>(
+    (nodes, node_addresses): (impl IntoIterator<Item = &'n Node>, Vec<IpAddr>),
+    service_ranges: impl IntoIterator<Item = &'s str>,
+    api_servers: Vec<SocketAddr>,
+    flags: &[IpNet],
+) -> HostNetwork {
     let mut pods = Vec::new();
-    let mut node_addresses = Vec::new();
     for node in nodes {
         let spec = node.spec.iter();
         let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
         let first = spec.flat_map(|spec| spec.pod_cidr.iter());
         pods.extend(listed.chain(first).filter_map(|text| ranges::parse(text).ok()));
-        node_addresses.extend(addresses_of(node).map(IpNet::from));
     }
+    let node_addresses: Vec<IpNet> = node_addresses.into_iter().map(IpNet::from).collect();
     let pods = IpNet::aggregate(&pods);
     let nodes = IpNet::aggregate(&node_addresses);
     let services: Vec<IpNet> = service_ranges

@@ -11,6 +11,7 @@ mod build;
 pub mod cluster_policy;
 mod control_plane;
 pub mod host_network;
+mod node_addresses;
 pub mod node_ports;
 mod workloads;
 
@@ -22,6 +23,7 @@ pub use apply::{
     AdministrativeTier, NetworkConfig, NetworkContext, apply_policies, delete_cluster_policy, read_host_network,
 };
 pub use host_network::HostNetwork;
+pub use node_addresses::NodeAddresses;
 pub use node_ports::NodePortAccess;
 
 use crate::{control_plane::Endpoints, runtime::cluster::APP_NAME};

@@ -9,7 +9,7 @@ use crate::{
     events::EventRecorder,
     key::Key,
     metrics::{ResultLabels, SleepMetrics},
-    network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    network::{AdministrativeTier, NetworkConfig, NetworkContext, NodeAddresses},
     quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
     stores::Stores,
@@ -39,6 +39,8 @@ pub struct TenantContext {
     pub argo_cd_namespace: Option<String>,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
+    /// Which addresses of the host's nodes count.
+    pub node_addresses: NodeAddresses,
     /// How syncers reach the host.
     pub syncer_host: HostInput,
     /// The tenants' shared etcd.
@@ -85,6 +87,7 @@ impl TenantContext {
             client: &self.client,
             host_server: &self.syncer_host.server,
             nodes: &self.stores.nodes,
+            node_addresses: &self.node_addresses,
             network_policies: &self.stores.network_policies,
             config: &self.network_config,
             tier: &self.administrative_tier,

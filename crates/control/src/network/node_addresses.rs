@@ -1,0 +1,186 @@
+//! Which addresses of nodes count for the policies of all tenants.
+//!
+//! Kubelets report them, and who is root on a node of a tenant can be its kubelet. The policies of all tenants contain them, and the syncers of those
+//! with wide networks restart when they change. A node that reports others every minute would keep all tenants busy.
+//!
+//! | addresses | count |
+//! |---|---|
+//! | of a node that is new, and of one that no tenant uses | at once |
+//! | others, of a node that tenants use | once an hour, with those of all such nodes |
+//!
+//! A control that starts takes what it finds.
+
+use super::host_network::addresses_of;
+use berth_node_lifecycle::{Assignment, node::shared_pool_of};
+use berth_runtime::locks::lock;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use std::{collections::HashMap, net::IpAddr, sync::Mutex, time::Duration};
+use tokio::time::Instant;
+
+/// How often other addresses of nodes that tenants use count.
+const PAUSE: Duration = Duration::from_hours(1);
+
+/// The addresses of nodes that count.
+#[derive(Debug, Default)]
+pub struct NodeAddresses(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Of each node, sorted.
+    by_node: HashMap<String, Vec<IpAddr>>,
+    /// When those of a node that tenants use have changed last.
+    changed_at: Option<Instant>,
+}
+
+impl NodeAddresses {
+    /// The addresses of all nodes that count now, in no order.
+    pub fn observe<'n>(&self, nodes: impl IntoIterator<Item = &'n Node>) -> Vec<IpAddr> {
+        lock(&self.0).observe(nodes, Instant::now())
+    }
+}
+
+impl Known {
+    fn observe<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>, now: Instant) -> Vec<IpAddr> {
+        let is_due = self.changed_at.is_none_or(|at| now.duration_since(at) >= PAUSE);
+        let mut before = std::mem::take(&mut self.by_node);
+        for node in nodes {
+            let name = node.name_any();
+            let mut reported: Vec<IpAddr> = addresses_of(node).collect();
+            reported.sort_unstable();
+            let counted = match before.remove(&name) {
+                Some(known) if known != reported && !known.is_empty() && is_used(node) => {
+                    if is_due {
+                        self.changed_at = Some(now);
+                        reported
+                    } else {
+                        known
+                    }
+                }
+                _ => reported,
+            };
+            self.by_node.insert(name, counted);
+        }
+        self.by_node.values().flatten().copied().collect()
+    }
+}
+
+/// Whether tenants use a node, or have used it and it is not free yet.
+fn is_used(node: &Node) -> bool {
+    Assignment::read(node).is_some() || shared_pool_of(node).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::labels;
+    use serde_json::{Value, json};
+
+    fn node(name: &str, labels: &Value, address: &str) -> Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": labels},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+        }))
+        .unwrap()
+    }
+
+    fn assigned(name: &str, address: &str) -> Node {
+        node(
+            name,
+            &json!({(labels::NODE_STATE): "Assigned", (labels::TENANT): "a"}),
+            address,
+        )
+    }
+
+    /// The addresses that count, sorted.
+    fn observe(known: &mut Known, nodes: &[Node], now: Instant) -> Vec<String> {
+        let mut counted = known.observe(nodes, now);
+        counted.sort();
+        counted.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_node_of_a_tenant_that_reports_others_again_and_again_changes_what_counts_once_an_hour() {
+        let mut known = Known::default();
+        let start = Instant::now();
+        observe(&mut known, &[assigned("n1", "10.0.0.1")], start);
+        let mut counted = Vec::new();
+        for minute in 1..=120_u8 {
+            let reported = assigned("n1", &format!("192.0.2.{minute}"));
+            counted.extend(observe(
+                &mut known,
+                &[reported],
+                start + Duration::from_mins(minute.into()),
+            ));
+        }
+        counted.dedup();
+        assert_eq!(counted, ["192.0.2.1", "192.0.2.61"]);
+    }
+
+    #[test]
+    fn nodes_of_tenants_change_together() {
+        let mut known = Known::default();
+        let start = Instant::now();
+        let both = |first: &str, second: &str| [assigned("n1", first), assigned("n2", second)];
+        observe(&mut known, &both("10.0.0.1", "10.0.0.2"), start);
+        let soon = start + Duration::from_secs(1);
+        assert_eq!(
+            observe(&mut known, &both("192.0.2.1", "192.0.2.2"), soon),
+            ["192.0.2.1", "192.0.2.2"]
+        );
+        let later = soon + Duration::from_mins(59);
+        assert_eq!(
+            observe(&mut known, &both("192.0.2.3", "192.0.2.2"), later),
+            ["192.0.2.1", "192.0.2.2"],
+            "not another one each minute"
+        );
+        let later = later + Duration::from_mins(1);
+        assert_eq!(
+            observe(&mut known, &both("192.0.2.3", "192.0.2.4"), later),
+            ["192.0.2.3", "192.0.2.4"]
+        );
+    }
+
+    #[test]
+    fn addresses_of_other_nodes_count_at_once() {
+        let mut known = Known::default();
+        let now = Instant::now();
+        let shared = json!({(labels::SHARED_POOL): "cpu"});
+        observe(
+            &mut known,
+            &[assigned("n1", "10.0.0.1"), node("s", &shared, "10.0.0.9")],
+            now,
+        );
+        observe(
+            &mut known,
+            &[assigned("n1", "10.0.0.2"), node("s", &shared, "10.0.0.9")],
+            now,
+        );
+        // From here on, nothing of those counts for an hour.
+        let free = |address: &str| node("n2", &json!({}), address);
+        for address in ["10.0.0.4", "10.0.0.5"] {
+            let nodes = [
+                assigned("n1", "10.0.0.3"),
+                free(address),
+                node("s", &shared, "10.0.0.8"),
+            ];
+            assert_eq!(observe(&mut known, &nodes, now), ["10.0.0.2", address, "10.0.0.9"]);
+        }
+        let joins = assigned("n3", "10.0.0.6");
+        let nodes = [assigned("n1", "10.0.0.3"), joins];
+        assert_eq!(
+            observe(&mut known, &nodes, now),
+            ["10.0.0.2", "10.0.0.6"],
+            "the others are gone"
+        );
+        let nothing: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n4", "labels": {(labels::NODE_STATE): "Assigned"}}}))
+                .unwrap();
+        observe(&mut known, &[nothing], now);
+        assert_eq!(
+            observe(&mut known, &[assigned("n4", "10.0.0.7")], now),
+            ["10.0.0.7"],
+            "it had none"
+        );
+    }
+}
