@@ -4,7 +4,10 @@
 use berth_api::ranges;
 use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    cmp::Reverse,
+    net::{IpAddr, SocketAddr},
+};
 
 /// Blocked ranges in the policies of a tenant. Beyond that, neighbouring ranges are merged: policy engines pay for each range on
 /// every node.
@@ -145,30 +148,34 @@ pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
         })
 }
 
-/// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge. No range grows
-/// into one of `apart_from`; if that leaves nothing to merge, there may be more than `most`.
+/// At most `most` ranges that contain all of `ranges`, of which none contains another: neighbours become the smallest network around both, the nearest
+/// ones first, so that a range far from all others closes nothing around it. No network grows into one of `apart_from`; if that leaves too little to merge,
+/// there are more than `most`.
 fn merge_ranges(mut ranges: Vec<IpNet>, most: usize, apart_from: &[IpNet]) -> Vec<IpNet> {
+    let surplus = ranges.len().saturating_sub(most);
+    if surplus == 0 {
+        return ranges;
+    }
+    ranges.sort();
     // In proportion to the length of addresses, so that both families shrink alike.
     let length = |range: &IpNet| u32::from(range.prefix_len()) * 128 / u32::from(range.max_prefix_len());
-    let widen = |range: &IpNet| {
-        let wider = range.supernet()?;
-        let is_apart = apart_from.iter().all(|other| !ranges::overlap(wider, *other));
-        is_apart.then_some(wider)
-    };
-    while ranges.len() > most {
-        let Some(longest) = ranges.iter().filter(|range| widen(range).is_some()).map(length).max() else {
-            break;
-        };
-        for range in &mut ranges {
-            if length(range) == longest
-                && let Some(wider) = widen(range)
-            {
-                *range = wider;
-            }
-        }
-        ranges = IpNet::aggregate(&ranges);
+    let is_apart = |wider: &IpNet| apart_from.iter().all(|other| !ranges::overlap(*wider, *other));
+    let around = ranges.windows(2).filter_map(|pair| network_around(pair[0], pair[1]));
+    let mut around: Vec<IpNet> = around.filter(is_apart).collect();
+    around.sort_by_key(|wider| Reverse(length(wider)));
+    // Each takes the place of one range, as all smaller ones within it come before it.
+    around.truncate(surplus);
+    ranges.extend(around);
+    IpNet::aggregate(&ranges)
+}
+
+/// The smallest network that contains both; none if they are of different families.
+fn network_around(one: IpNet, other: IpNet) -> Option<IpNet> {
+    let mut wider = one;
+    while !wider.contains(&other) {
+        wider = wider.supernet()?;
     }
-    ranges
+    Some(wider)
 }
 
 /// Addresses of the API servers behind `default/kubernetes`.
@@ -320,6 +327,25 @@ mod tests {
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }
+    }
+
+    #[test]
+    fn ranges_far_from_all_others_close_nothing_around_them() {
+        let net = |text: String| -> IpNet { ranges::parse(&text).unwrap() };
+        let near = (0..100).flat_map(|n| [1, 3].map(|last| format!("192.168.{n}.{last}/32")));
+        let far: Vec<IpNet> = (1..=50).map(|n| net(format!("{n}.77.3.9/32"))).collect();
+        let other_family = (1..=50).map(|n| format!("2001:db8:{n}::9/128"));
+        let all: Vec<IpNet> = near.chain(other_family).map(net).chain(far.iter().copied()).collect();
+        let merged = merge_ranges(IpNet::aggregate(&all), 250, &[]);
+        assert_eq!(merged.len(), 250);
+        assert!(far.iter().all(|range| merged.contains(range)), "{merged:?}");
+        let widest = merged
+            .iter()
+            .filter(|range| range.addr().is_ipv4())
+            .map(IpNet::prefix_len)
+            .min();
+        assert_eq!(widest, Some(30), "{merged:?}");
+        assert!(all.iter().all(|one| merged.iter().any(|range| range.contains(one))));
     }
 
     #[test]
