@@ -231,12 +231,12 @@ fn egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation, with_n
                 continue;
             };
             let host = ipnet::IpNet::from(address).to_string();
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
-                rules.push(Rule {
-                    ports: generation.build_ports(&[endpoint.listen.port()], Some(protocol)),
-                    ..rule(name, "Pass", network_peers(std::slice::from_ref(&host)))
-                });
-            }
+            let port = endpoint.listen.port();
+            let both = [Protocol::Tcp, Protocol::Udp].map(|protocol| (protocol, port, port));
+            rules.push(Rule {
+                ports: Some(generation.build_ranges(both.into_iter())),
+                ..rule(name, "Pass", network_peers(std::slice::from_ref(&host)))
+            });
         }
     }
     rules.extend(node_port_rules(isolation, generation));

@@ -51,7 +51,8 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
         let network = cidr.as_deref().map(ranges::parse).transpose().ok()?;
         Some(((network, namespace.as_deref()), allowed_ports(ports, *protocol)))
     });
-    let inward = { merge_ports(sources).into_iter() }.fold(
+    let inward = merge_ports(sources).into_iter();
+    let inward = inward.fold(
         Rules::default().from(own(), []),
         |rules, ((network, namespace), ports)| {
             let by_range = network.and_then(|network| block(network, isolation.blocked));
@@ -129,7 +130,8 @@ pub(super) fn allow_egress(isolation: &NetworkIsolation<'_>, rules: Rules) -> Ru
         let EgressRule { cidr, ports, protocol } = rule;
         Some((ranges::parse(cidr).ok()?, allowed_ports(ports, *protocol)))
     });
-    { merge_ports(networks).into_iter() }.fold(rules, |rules, (network, ports)| {
+    let merged = merge_ports(networks).into_iter();
+    merged.fold(rules, |rules, (network, ports)| {
         let peers: Vec<NetworkPolicyPeer> = block(network, isolation.blocked).into_iter().collect();
         rules.to(peers, ports)
     })

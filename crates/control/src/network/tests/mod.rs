@@ -376,22 +376,26 @@ fn a_network_that_is_declared_often_repeats_no_blocked_ranges() {
 #[test]
 fn a_policy_holds_no_more_rules_than_definitions_allow() {
     let mut case = Case::new("vision");
-    case.allowed.egress = (0..64)
-        .map(|n| serde_json::from_value(json!({"cidr": format!("198.51.{n}.0/24"), "ports": [n + 1]})).unwrap())
-        .collect();
     case.allowed.ingress = (0..64)
         .map(|n| serde_json::from_value(json!({"namespace": format!("n{n}"), "ports": [n + 1]})).unwrap())
         .collect();
-    case.host.blocked = (0..250)
-        .map(|n| ranges::parse(&format!("172.16.{n}.1/32")).unwrap())
+    // With what classes block, and all of that behind a translator.
+    case.host.blocked = (0..628)
+        .map(|n| ranges::parse(&format!("172.{}.{}.1/32", 16 + n / 250, n % 250)).unwrap())
         .collect();
     case.node_ports.nodes = (0..2000_u32)
         .map(|n| IpNet::from(IpAddr::from((0xAC20_0000 + 2 * n).to_be_bytes())))
         .collect();
-    let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
-    for (direction, side) in [("ingress", "from"), ("egress", "to")] {
-        let rules = policy.data["spec"][direction].as_array().unwrap();
-        assert!(rules.len() <= 25, "{direction}: {}", rules.len());
-        assert!(rules.iter().all(|rule| rule[side].as_array().unwrap().len() <= 25));
+    // As many lists of ports as have rules of their own, and more.
+    for (lists, uses_pods) in [(15, true), (15, false), (64, true), (64, false)] {
+        case.uses_pods = uses_pods;
+        let rule = |n: u16| json!({"cidr": format!("198.51.{n}.0/24"), "ports": [n % lists + 1]});
+        case.allowed.egress = (0..64).map(|n| serde_json::from_value(rule(n)).unwrap()).collect();
+        let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
+        for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+            let rules = policy.data["spec"][direction].as_array().unwrap();
+            assert!(rules.len() <= 25, "{direction}: {}", rules.len());
+            assert!(rules.iter().all(|rule| rule[side].as_array().unwrap().len() <= 25));
+        }
     }
 }
