@@ -3,8 +3,8 @@
 use super::{
     HostNetwork, NetworkIsolation, build_policies,
     cluster_policy::{self, Generation},
+    host_addresses::HostAddresses,
     host_network,
-    node_addresses::NodeAddresses,
 };
 use crate::{
     apply::{Applier, ApplyError, delete_same, is_status, optional},
@@ -57,8 +57,8 @@ pub struct NetworkContext<'a> {
     pub host_server: &'a str,
     /// Nodes of the host.
     pub nodes: &'a Store<Node>,
-    /// Which of their addresses count.
-    pub node_addresses: &'a NodeAddresses,
+    /// Which addresses of them and of API servers count.
+    pub host_addresses: &'a HostAddresses,
     /// NetworkPolicies that control made.
     pub network_policies: &'a Store<NetworkPolicy>,
     /// Settings of the platform.
@@ -112,13 +112,12 @@ pub async fn read_host_network(
     let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
     let slices = slices.list(&params).await.map_err(api("find the host's API servers"))?;
-    let mut servers = host_network::api_servers(&slices.items);
-    servers.extend(parse_address(context.host_server));
-    servers.sort();
-    servers.dedup();
+    let found = host_network::api_servers(&slices.items);
+    let found = found.into_iter().chain(parse_address(context.host_server));
+    let servers = context.host_addresses.observe_api_servers(found);
     let nodes = context.nodes.state();
     let nodes = nodes.iter().map(Arc::as_ref);
-    let addresses = context.node_addresses.observe(nodes.clone());
+    let addresses = context.host_addresses.observe_nodes(nodes.clone());
     Ok(host_network::collect_with_addresses(
         (nodes, addresses),
         service_ranges,

@@ -70,7 +70,7 @@ impl Host {
             client: &self.client,
             host_server: "https://192.168.5.1:6443",
             nodes: &nodes,
-            node_addresses: &NodeAddresses::default(),
+            host_addresses: &HostAddresses::default(),
             network_policies: &network_policies,
             config: &NetworkConfig::default(),
             tier: &self.tier,

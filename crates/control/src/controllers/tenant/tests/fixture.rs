@@ -17,7 +17,7 @@ use crate::{
     datastore::{DatastoreError, HeadPage, IsEnough, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     metrics::SleepMetrics,
-    network::{AdministrativeTier, NetworkConfig, NodeAddresses},
+    network::{AdministrativeTier, HostAddresses, NetworkConfig},
     quota_ledger::QuotaLedger,
     stores::Stores,
     testing::{MemoryContents, Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
@@ -278,7 +278,7 @@ fn context(
         has_admission_policies: true,
         argo_cd_namespace: None,
         administrative_tier: AdministrativeTier::default(),
-        node_addresses: NodeAddresses::default(),
+        host_addresses: HostAddresses::default(),
         stores,
         syncer_host: HostInput {
             server: "https://10.0.0.1:6443".into(),

@@ -1,12 +1,14 @@
-//! Which addresses of nodes count for the policies of all tenants.
+//! Which addresses of the host's nodes and API servers count for the policies of all tenants.
 //!
-//! Kubelets report them, and who is root on a node of a tenant can be its kubelet. The policies of all tenants contain them, and the syncers of those
-//! with wide networks restart when they change. A node that reports others every minute would keep all tenants busy.
+//! The policies of all tenants contain them, and the syncers of those with wide networks restart when they change. Kubelets report the addresses of nodes,
+//! and who is root on a node of a tenant can be its kubelet: one that reports others every minute would keep all tenants busy. An API server that restarts
+//! takes its address away until it is back. Syncers would lose it, and all policies would be written twice, while the host's control plane is upgraded.
 //!
 //! | addresses | count |
 //! |---|---|
 //! | of a node that is new, and of one that no tenant uses | at once |
 //! | others, of a node that tenants use | once an hour, with those of all such nodes |
+//! | of an API server | at once, and for half an hour after it was seen last |
 //!
 //! A control that starts takes what it finds.
 
@@ -15,15 +17,22 @@ use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use std::{collections::HashMap, net::IpAddr, sync::Mutex, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    sync::Mutex,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// How often other addresses of nodes that tenants use count.
 const PAUSE: Duration = Duration::from_hours(1);
+/// How long an API server counts that is not seen any more.
+const KEPT: Duration = Duration::from_mins(30);
 
-/// The addresses of nodes that count.
+/// The addresses that count.
 #[derive(Debug, Default)]
-pub struct NodeAddresses(Mutex<Known>);
+pub struct HostAddresses(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -31,17 +40,24 @@ struct Known {
     by_node: HashMap<String, Vec<IpAddr>>,
     /// When those of a node that tenants use have changed last.
     changed_at: Option<Instant>,
+    /// API servers, and when each was seen last.
+    api_servers: BTreeMap<SocketAddr, Instant>,
 }
 
-impl NodeAddresses {
+impl HostAddresses {
     /// The addresses of all nodes that count now, in no order.
-    pub fn observe<'n>(&self, nodes: impl IntoIterator<Item = &'n Node>) -> Vec<IpAddr> {
-        lock(&self.0).observe(nodes, Instant::now())
+    pub fn observe_nodes<'n>(&self, nodes: impl IntoIterator<Item = &'n Node>) -> Vec<IpAddr> {
+        lock(&self.0).observe_nodes(nodes, Instant::now())
+    }
+
+    /// The API servers that count now, if these were found. They are sorted.
+    pub fn observe_api_servers(&self, found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+        lock(&self.0).observe_api_servers(found, Instant::now())
     }
 }
 
 impl Known {
-    fn observe<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>, now: Instant) -> Vec<IpAddr> {
+    fn observe_nodes<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>, now: Instant) -> Vec<IpAddr> {
         let is_due = self.changed_at.is_none_or(|at| now.duration_since(at) >= PAUSE);
         let mut before = std::mem::take(&mut self.by_node);
         for node in nodes {
@@ -62,6 +78,12 @@ impl Known {
             self.by_node.insert(name, counted);
         }
         self.by_node.values().flatten().copied().collect()
+    }
+
+    fn observe_api_servers(&mut self, found: impl IntoIterator<Item = SocketAddr>, now: Instant) -> Vec<SocketAddr> {
+        self.api_servers.extend(found.into_iter().map(|server| (server, now)));
+        self.api_servers.retain(|_, seen| now.duration_since(*seen) < KEPT);
+        self.api_servers.keys().copied().collect()
     }
 }
 
@@ -94,7 +116,7 @@ mod tests {
 
     /// The addresses that count, sorted.
     fn observe(known: &mut Known, nodes: &[Node], now: Instant) -> Vec<String> {
-        let mut counted = known.observe(nodes, now);
+        let mut counted = known.observe_nodes(nodes, now);
         counted.sort();
         counted.iter().map(ToString::to_string).collect()
     }
@@ -182,5 +204,22 @@ mod tests {
             ["10.0.0.7"],
             "it had none"
         );
+    }
+
+    #[test]
+    fn an_api_server_that_restarts_counts_meanwhile() {
+        let mut known = Known::default();
+        let start = Instant::now();
+        let [first, second] = ["192.168.5.1:6443", "192.168.5.2:6443"].map(|text| text.parse::<SocketAddr>().unwrap());
+        assert_eq!(
+            known.observe_api_servers([second, first, second], start),
+            [first, second]
+        );
+        let later = start + Duration::from_mins(29);
+        assert_eq!(known.observe_api_servers([second], later), [first, second]);
+        assert_eq!(known.observe_api_servers([], later), [first, second]);
+        let later = later + Duration::from_mins(1);
+        assert_eq!(known.observe_api_servers([second], later), [second]);
+        assert_eq!(known.observe_api_servers([first], later), [first, second]);
     }
 }
