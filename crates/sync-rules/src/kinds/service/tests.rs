@@ -281,6 +281,34 @@ fn a_service_without_selector_stays_without() {
     );
 }
 
+/// The host's controllers make nothing of a Service without a selector, also not of the endpoints that they have made before: a pod of another tenant
+/// would get an address that is still there.
+#[test]
+fn a_service_that_loses_its_selector_selects_no_pod() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    let selector_of = |version: u64, selector: &Value| {
+        let service = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"selector": selector, "ports": [{"port": 80}]}});
+        let host = Services.translate(&cache, &name, &service).unwrap().object;
+        assert!(
+            !selects_nothing(&host),
+            "what is written of it waits for its turn: {host}"
+        );
+        let stored = json!({"metadata": {"name": "web", "resourceVersion": version.to_string()}, "spec": host["spec"]});
+        let store = cache.stores.host(KindId::Service);
+        store.written(name.clone(), Stored::new(&stored));
+        host["spec"]["selector"].clone()
+    };
+    assert_eq!(selector_of(1, &Value::Null), Value::Null, "it never had one");
+    let pods = selector_of(2, &json!({"app": "web"}));
+    assert_eq!(pods["pod.berth.dev/app"], "web");
+    let own = json!({(labels::TENANT): cache.tenant.slug, (labels::TENANT_OBJECT_NAMESPACE): "shop", (labels::ENDPOINTS): labels::ENDPOINTS_OWN});
+    for (version, selector) in [(3, Value::Null), (4, json!({})), (5, Value::Null)] {
+        assert_eq!(selector_of(version, &selector), own, "{selector}");
+    }
+    assert_eq!(selector_of(6, &json!({"app": "web"})), pods, "it has one again");
+}
+
 #[test]
 fn services_of_the_control_plane_are_never_synced() {
     let cache = registry::new_cache(test_tenant());
