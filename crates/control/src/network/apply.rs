@@ -40,12 +40,27 @@ const REFRESH: Duration = Duration::from_secs(60);
 pub struct NetworkConfig {
     /// Ranges that are blocked for every tenant, besides those that the host's API shows.
     pub blocked: Vec<IpNet>,
+    /// Networks of nodes, which are blocked as well. If there are some, a node has no addresses elsewhere, whatever it reports.
+    pub node_networks: Vec<IpNet>,
     /// Namespaces of the host whose pods may connect to the API servers of all tenants.
     pub api_server_clients: Vec<String>,
     /// Who may read the metrics of syncers besides Berth, as peers of a policy in Berth's namespace.
     pub metrics_from: Vec<NetworkPolicyPeer>,
     /// Where teams reach the gateway; none: there is no gateway.
     pub gateway: Option<GatewayConfig>,
+}
+
+impl NetworkConfig {
+    /// The ranges that flags block for every tenant.
+    pub fn blocked_by_flags(&self) -> Vec<IpNet> {
+        self.blocked.iter().chain(&self.node_networks).copied().collect()
+    }
+
+    /// Whether a node can have an address.
+    pub fn may_be_of_node(&self, address: IpAddr) -> bool {
+        let mut networks = self.node_networks.iter();
+        self.node_networks.is_empty() || networks.any(|network| network.contains(&address))
+    }
 }
 
 /// What [`apply_policies`] and [`read_host_network`] work with.
@@ -117,12 +132,13 @@ pub async fn read_host_network(
     let servers = context.host_addresses.observe_api_servers(found);
     let nodes = context.nodes.state();
     let nodes = nodes.iter().map(Arc::as_ref);
-    let addresses = context.host_addresses.observe_nodes(nodes.clone());
+    let mut addresses = context.host_addresses.observe_nodes(nodes.clone());
+    addresses.retain(|address| context.config.may_be_of_node(*address));
     Ok(host_network::collect_with_addresses(
         (nodes, addresses),
         service_ranges,
         servers,
-        &context.config.blocked,
+        &context.config.blocked_by_flags(),
     ))
 }
 

@@ -1,11 +1,15 @@
-//! How policies are written to a host: what it refuses of one of them changes nothing of the others.
+//! What is read of a host, and how policies are written to it: what it refuses of one of them changes nothing of the others.
 
 use super::*;
 use crate::{apply::Applier, error::ReconcileError, testing::client_of};
 use berth_runtime::locks::lock;
 use http::{Method, Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Client, client::Body, runtime::reflector};
+use kube::{
+    Client,
+    client::Body,
+    runtime::{reflector, watcher::Event},
+};
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
@@ -122,8 +126,11 @@ async fn answer(request: Request<Body>, refuses: Refuses, log: &Mutex<Vec<Write>
     response
 }
 
-/// The resources of an API group and version.
+/// The resources of an API group and version; nothing where objects are listed.
 fn resources_at(path: &str) -> Value {
+    if path.ends_with("/endpointslices") {
+        return json!({"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1", "metadata": {}, "items": []});
+    }
     let served = |generation: &Generation| {
         let (version, plural) = generation.api_resource_name();
         (path == format!("/apis/{version}"))
@@ -197,4 +204,44 @@ fn a_policy_that_cannot_be_written_keeps_no_other() {
     let expected = { all.iter() }.filter(|policy| policy.metadata.name.as_deref() != Some("berth-baseline"));
     assert_eq!(stored.len(), expected.count(), "{stored:?}");
     assert_eq!(host.take_stored(CLUSTER_POLICIES).len(), 2);
+}
+
+#[test]
+fn a_node_has_no_addresses_outside_of_the_networks_of_nodes() {
+    let host = Host::new(|_, _| false);
+    let (nodes, mut writer) = reflector::store::<Node>();
+    let addresses =
+        json!([{"type": "InternalIP", "address": "192.168.5.10"}, {"type": "ExternalIP", "address": "198.51.100.7"}]);
+    let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": addresses}});
+    writer.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
+    let (network_policies, _policies_writer) = reflector::store::<NetworkPolicy>();
+    let read = |config: &NetworkConfig| {
+        let context = NetworkContext {
+            client: &host.client,
+            host_server: "https://192.168.4.1:6443",
+            nodes: &nodes,
+            host_addresses: &HostAddresses::default(),
+            network_policies: &network_policies,
+            config,
+            tier: &host.tier,
+        };
+        let reading = read_host_network(context, ["10.96.0.0/16"]);
+        host.runtime.block_on(reading).unwrap()
+    };
+    let closes = |network: &HostNetwork, address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        network.blocked.iter().any(|range| range.contains(&address))
+    };
+    let every_address = read(&NetworkConfig::default());
+    assert!(closes(&every_address, "198.51.100.7") && closes(&every_address, "192.168.5.10"));
+    let config = NetworkConfig {
+        node_networks: vec![ranges::parse("192.168.4.0/22").unwrap()],
+        ..NetworkConfig::default()
+    };
+    let within = read(&config);
+    assert!(!closes(&within, "198.51.100.7"));
+    for closed in ["192.168.5.10", "192.168.7.254", "10.96.0.1"] {
+        assert!(closes(&within, closed), "{closed}");
+    }
+    assert_eq!(within.nodes, [ranges::parse("192.168.5.10/32").unwrap()]);
 }

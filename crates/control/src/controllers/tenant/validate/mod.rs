@@ -84,8 +84,13 @@ impl<'a> Validator<'a> {
             // Computed only when needed: few specs have egress rules.
             self.blocked.get_or_init(|| {
                 let nodes = self.stores.nodes.state();
-                host_network::collect_host_network(nodes.iter().map(Arc::as_ref), [], Vec::new(), &self.network.blocked)
-                    .blocked
+                let nodes = nodes.iter().map(Arc::as_ref);
+                let addresses = nodes.clone().flat_map(host_network::addresses_of);
+                let addresses = addresses
+                    .filter(|address| self.network.may_be_of_node(*address))
+                    .collect();
+                let flags = self.network.blocked_by_flags();
+                host_network::collect_with_addresses((nodes, addresses), [], Vec::new(), &flags).blocked
             })
         } else {
             &[]
