@@ -83,8 +83,9 @@ pub(super) fn few_ranges(ranges: &[IpNet], apart_from: &[IpNet]) -> Vec<IpNet> {
     few
 }
 
-/// The host's network, from its nodes, Service ranges and API servers, and from flags.
-pub fn collect_host_network<'n, 's>(
+/// The host's network, with all addresses that its nodes report.
+#[cfg(test)]
+pub(super) fn collect_host_network<'n, 's>(
     nodes: impl IntoIterator<Item = &'n Node>,
     service_ranges: impl IntoIterator<Item = &'s str>,
     api_servers: Vec<SocketAddr>,
@@ -95,7 +96,7 @@ pub fn collect_host_network<'n, 's>(
     collect_with_addresses((nodes, addresses), service_ranges, api_servers, flags)
 }
 
-/// The same with these addresses of the nodes.
+/// The host's network, from its nodes and their addresses that count, from Service ranges and API servers, and from flags.
 pub fn collect_with_addresses<'n, 's>(
     (nodes, node_addresses): (impl IntoIterator<Item = &'n Node>, Vec<IpAddr>),
     service_ranges: impl IntoIterator<Item = &'s str>,
