@@ -23,6 +23,8 @@
 
 pub mod allocation;
 mod narrow;
+#[cfg(test)]
+mod selector_tests;
 mod status;
 #[cfg(test)]
 mod tests;
