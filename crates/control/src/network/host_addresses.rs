@@ -13,7 +13,7 @@
 //! A control that starts takes what it finds.
 
 use super::host_network::addresses_of;
-use berth_node_lifecycle::{Assignment, node::shared_pool_of};
+use berth_node_lifecycle::{Assignment, node::is_or_was_shared};
 use berth_runtime::locks::lock;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -89,7 +89,7 @@ impl Known {
 
 /// Whether tenants use a node, or have used it and it is not free yet.
 fn is_used(node: &Node) -> bool {
-    Assignment::read(node).is_some() || shared_pool_of(node).is_some()
+    Assignment::read(node).is_some() || is_or_was_shared(node)
 }
 
 #[cfg(test)]
@@ -204,6 +204,26 @@ mod tests {
             ["10.0.0.7"],
             "it had none"
         );
+    }
+
+    #[test]
+    fn a_node_that_was_shared_counts_as_used_until_it_is_free() {
+        let left = |address: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": {"name": "s", "annotations": {(labels::PREVIOUS_SHARED_POOL): "cpu"}},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+            }))
+            .unwrap()
+        };
+        let mut known = Known::default();
+        let now = Instant::now();
+        for (reported, counted) in [
+            ("10.0.0.1", "10.0.0.1"),
+            ("10.0.0.2", "10.0.0.2"),
+            ("10.0.0.3", "10.0.0.2"),
+        ] {
+            assert_eq!(observe(&mut known, &[left(reported)], now), [counted]);
+        }
     }
 
     #[test]

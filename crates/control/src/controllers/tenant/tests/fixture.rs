@@ -42,7 +42,8 @@ pub(super) const UID: &str = "6f2c";
 pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
 /// The class that tests give the tenant.
 pub(super) const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-const NODE: &str = "/api/v1/nodes/gpu-1";
+/// The node of the tenant.
+pub(super) const NODE: &str = "/api/v1/nodes/gpu-1";
 
 pub(super) struct Fixture {
     pub(super) script: Script,

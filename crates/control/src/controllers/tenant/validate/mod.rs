@@ -81,16 +81,13 @@ impl<'a> Validator<'a> {
     /// The condition Accepted, which says why it cannot be carried out.
     pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, ConditionUpdate> {
         let blocked: &[IpNet] = if cluster.spec.network.egress.is_some() {
-            // Computed only when needed: few specs have egress rules.
+            // Computed only when needed: few specs have egress rules. Addresses of nodes are closed to tenants all the same; root on a node reports any,
+            // and could have the specs of others rejected.
             self.blocked.get_or_init(|| {
                 let nodes = self.stores.nodes.state();
                 let nodes = nodes.iter().map(Arc::as_ref);
-                let addresses = nodes.clone().flat_map(host_network::addresses_of);
-                let addresses = addresses
-                    .filter(|address| self.network.may_be_of_node(*address))
-                    .collect();
                 let flags = self.network.blocked_by_flags();
-                host_network::collect_with_addresses((nodes, addresses), [], Vec::new(), &flags).blocked
+                host_network::collect_with_addresses((nodes, Vec::new()), [], Vec::new(), &flags).blocked
             })
         } else {
             &[]
