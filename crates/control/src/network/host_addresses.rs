@@ -6,8 +6,9 @@
 //!
 //! | addresses | count |
 //! |---|---|
-//! | of a node that is new, and of one that no tenant uses | at once |
+//! | of a node that is new | at once |
 //! | others, of a node that tenants use | once an hour, with those of all such nodes |
+//! | others, of a node that no tenant uses | once in ten minutes, with those of all such nodes: who was root there may have kept the kubelet's credentials |
 //! | of an API server | at once, and for half an hour after it was seen last |
 //!
 //! A control that starts takes what it finds.
@@ -25,8 +26,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How often other addresses of nodes that tenants use count.
-const PAUSE: Duration = Duration::from_hours(1);
+/// How often other addresses count of nodes that no tenant uses, and of nodes that tenants use.
+const PAUSES: [Duration; 2] = [Duration::from_mins(10), Duration::from_hours(1)];
 /// How long an API server counts that is not seen any more.
 const KEPT: Duration = Duration::from_mins(30);
 
@@ -38,8 +39,8 @@ pub struct HostAddresses(Mutex<Known>);
 struct Known {
     /// Of each node, sorted.
     by_node: HashMap<String, Vec<IpAddr>>,
-    /// When those of a node that tenants use have changed last.
-    changed_at: Option<Instant>,
+    /// When those of a node that no tenant uses have changed last, and those of one that tenants use.
+    changed_at: [Option<Instant>; 2],
     /// API servers, and when each was seen last.
     api_servers: BTreeMap<SocketAddr, Instant>,
 }
@@ -58,16 +59,18 @@ impl HostAddresses {
 
 impl Known {
     fn observe_nodes<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>, now: Instant) -> Vec<IpAddr> {
-        let is_due = self.changed_at.is_none_or(|at| now.duration_since(at) >= PAUSE);
+        let is_due =
+            [0_usize, 1].map(|kind| self.changed_at[kind].is_none_or(|at| now.duration_since(at) >= PAUSES[kind]));
         let mut before = std::mem::take(&mut self.by_node);
         for node in nodes {
             let name = node.name_any();
             let mut reported: Vec<IpAddr> = addresses_of(node).collect();
             reported.sort_unstable();
             let counted = match before.remove(&name) {
-                Some(known) if known != reported && !known.is_empty() && is_used(node) => {
-                    if is_due {
-                        self.changed_at = Some(now);
+                Some(known) if known != reported && !known.is_empty() => {
+                    let kind = usize::from(is_used(node));
+                    if is_due[kind] {
+                        self.changed_at[kind] = Some(now);
                         reported
                     } else {
                         known
@@ -140,6 +143,20 @@ mod tests {
     }
 
     #[test]
+    fn a_free_node_that_reports_others_again_and_again_changes_what_counts_once_in_ten_minutes() {
+        let mut known = Known::default();
+        let start = Instant::now();
+        let mut counted = Vec::new();
+        for minute in 0..30_u8 {
+            let reported = node("n1", &json!({}), &format!("192.0.2.{minute}"));
+            let now = start + Duration::from_mins(minute.into());
+            counted.extend(observe(&mut known, &[reported], now));
+        }
+        counted.dedup();
+        assert_eq!(counted, ["192.0.2.0", "192.0.2.1", "192.0.2.11", "192.0.2.21"]);
+    }
+
+    #[test]
     fn nodes_of_tenants_change_together() {
         let mut known = Known::default();
         let start = Instant::now();
@@ -164,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_nodes_count_at_once() {
+    fn addresses_of_new_and_free_nodes_do_not_wait_for_those_of_tenants() {
         let mut known = Known::default();
         let now = Instant::now();
         let shared = json!({(labels::SHARED_POOL): "cpu"});
@@ -216,12 +233,13 @@ mod tests {
             .unwrap()
         };
         let mut known = Known::default();
-        let now = Instant::now();
-        for (reported, counted) in [
-            ("10.0.0.1", "10.0.0.1"),
-            ("10.0.0.2", "10.0.0.2"),
-            ("10.0.0.3", "10.0.0.2"),
+        let start = Instant::now();
+        for (minutes, reported, counted) in [
+            (0, "10.0.0.1", "10.0.0.1"),
+            (0, "10.0.0.2", "10.0.0.2"),
+            (59, "10.0.0.3", "10.0.0.2"),
         ] {
+            let now = start + Duration::from_mins(minutes);
             assert_eq!(observe(&mut known, &[left(reported)], now), [counted]);
         }
     }
