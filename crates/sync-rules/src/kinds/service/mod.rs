@@ -185,7 +185,8 @@ impl ToHost for Services {
 
     fn translate(&self, cache: &Cache, name: &Name, service: &Value) -> Result<Translated, Vec<DeniedField>> {
         let translated = build(cache, name, service, Selects::ItsPods);
-        if !is_closed(cache, name) {
+        // Without a selector there is nothing to close, also if there was one when it was closed.
+        if !is_closed(cache, name) || json::strings(service, &["spec", "selector"]).is_empty() {
             return translated;
         }
         let mut denied = translated.err().unwrap_or_default();

@@ -51,6 +51,19 @@ fn a_service_that_loses_its_selector_selects_no_pod() {
 }
 
 #[test]
+fn a_service_that_is_closed_and_loses_its_selector_is_not_denied_one() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    cache.endpoint_changes().close(&name);
+    let is_denied = |selector: Value| {
+        let service = json!({"spec": {"selector": selector, "ports": [{"port": 80}]}});
+        Services.translate(&cache, &name, &service).is_err()
+    };
+    assert!(is_denied(json!({"app": "web"})));
+    assert!(!is_denied(Value::Null) && !is_denied(json!({})));
+}
+
+#[test]
 fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
     let mut tenant = test_tenant();
     tenant.host_limits.endpoint_changes_per_second = 1;
