@@ -231,11 +231,13 @@ pub const CREATED_BY: &str = "berth.dev/created-by";
 /// Scheduling gate of host pods of tenants whose Project limits its users. Control takes it off when the user may have the pod.
 /// Set by: Berth.
 pub const USER_QUOTA_GATE: &str = "berth.dev/user-quota";
-/// Selectors of Services on the host: no pod has this label, so that a Service has none for a while: its endpoints change too often, or the tenant has not stored it yet.
+/// Selectors of Services on the host: no pod has this label, so that a Service has none: its endpoints change too often, the tenant has not stored it yet, or it has lost its selector.
 /// Set by: Berth.
 pub const ENDPOINTS: &str = "berth.dev/endpoints";
-/// Value of [`ENDPOINTS`].
+/// Value of [`ENDPOINTS`] for a while.
 pub const ENDPOINTS_NONE: &str = "none";
+/// Value of [`ENDPOINTS`] of a Service that had a selector, and whose endpoints the tenant makes itself by now.
+pub const ENDPOINTS_OWN: &str = "own";
 /// Annotation: namespace of the tenant object that a host object stands for.
 /// Set by: Berth.
 pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";

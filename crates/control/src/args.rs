@@ -66,6 +66,10 @@ pub(crate) struct Args {
     /// given several times.
     #[arg(long, value_name = "CIDR", env = "BERTH_BLOCKED_CIDRS", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
     pub(crate) blocked_cidr: Vec<ipnet::IpNet>,
+    /// Network of nodes, all of which no tenant may reach; may be given several times. Then addresses elsewhere that a node reports do not count:
+    /// root on a node of a tenant can report any. Without it, each address counts.
+    #[arg(long, value_name = "CIDR", env = "BERTH_NODE_CIDRS", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
+    pub(crate) node_cidr: Vec<ipnet::IpNet>,
     /// What a TenantCluster gets that names no class while there is no class `default`.
     #[arg(long, value_name = "POLICY", value_enum, env = "BERTH_WITHOUT_CLASS", default_value_t = WithoutClassArg::Deny)]
     pub(crate) without_class: WithoutClassArg,
@@ -244,9 +248,10 @@ mod tests {
             "--blocked-cidr=10.0.0.0/8",
             "--gateway-port=8443",
             "--blocked-cidr=fd00::/8",
+            "--node-cidr=192.168.4.0/22,fd01::/64",
         ])
         .unwrap();
         assert_eq!(args.gateway_port, 8443);
-        assert_eq!(args.blocked_cidr.len(), 2);
+        assert_eq!((args.blocked_cidr.len(), args.node_cidr.len()), (2, 2));
     }
 }

@@ -83,7 +83,7 @@ use key::Key;
 use kube::Client;
 use metered_use::MeteredUse;
 use metrics::Metrics;
-use network::AdministrativeTier;
+use network::{AdministrativeTier, HostAddresses};
 use quota_ledger::QuotaLedger;
 use runtime::ControlPlaneRuntime;
 use std::{sync::Arc, time::Duration};
@@ -378,6 +378,7 @@ fn build_controllers(
             has_admission_policies,
             argo_cd_namespace,
             administrative_tier: AdministrativeTier::default(),
+            host_addresses: HostAddresses::default(),
             client: client.clone(),
             stores: stores.clone(),
             clock: clock.clone(),

@@ -136,6 +136,7 @@ async fn lead(
         },
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
+            node_networks: args.node_cidr.clone(),
             api_server_clients: args.api_server_client.clone(),
             metrics_from,
             gateway: args.gateway(),

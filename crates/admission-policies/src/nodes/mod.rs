@@ -1,6 +1,9 @@
 //! Nodes: labels, annotations and taints say which tenant a node is assigned to, so only control may write them. Without this
 //! policy a kubelet could change labels of its own Node, among them those that pods of tenants select nodes by. Other labels, by which pools
 //! select nodes, stay as they are while tenants use the node.
+//!
+//! Control closes the networks of pods that Nodes name to all tenants. An API server lets a kubelet name them as long as nobody has, which is always
+//! so with a network plug-in that has networks of its own: one node could take all networks away from all tenants.
 
 pub(super) mod kubelet_sizes;
 pub(super) mod kubelets;
@@ -25,6 +28,7 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
     let mut variables: Vec<_> = cel::metadata_variables().into();
     variables.push(("taints", taints("object")));
     variables.push(("oldTaints", format!("oldObject == null ? [] : {}", taints("oldObject"))));
+    let pod_networks = |object: &str| format!("{object}.?spec.?podCIDRs.orValue([])");
     AdmissionPolicy {
         name: "berth-nodes",
         description: "Labels, annotations and taints of berth.dev on nodes can be changed by the platform only, not by kubelets.",
@@ -68,6 +72,16 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
                     cel::may_bypass_policies()
                 ),
                 "a kubelet may not change the labels of a node that tenants use",
+            ),
+            validation(
+                format!(
+                    "!{} || {} == (oldObject == null ? [] : {}) || {}",
+                    cel::is_kubelet(),
+                    pod_networks("object"),
+                    pod_networks("oldObject"),
+                    cel::may_bypass_policies()
+                ),
+                "a kubelet may not choose the networks of the pods of its node, which are closed to all tenants",
             ),
         ],
     }

@@ -3,12 +3,13 @@
 use super::{
     HostNetwork, NetworkIsolation, build_policies,
     cluster_policy::{self, Generation},
+    host_addresses::HostAddresses,
     host_network,
 };
 use crate::{
     apply::{Applier, ApplyError, delete_same, is_status, optional},
     control_plane::GatewayConfig,
-    error::{ReconcileError, api},
+    error::{FirstError, ReconcileError, api},
 };
 use berth_api::{labels, names::TenantId};
 use berth_runtime::locks::lock;
@@ -20,7 +21,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     runtime::reflector::{ObjectRef, Store},
 };
 use std::{
@@ -39,12 +40,27 @@ const REFRESH: Duration = Duration::from_secs(60);
 pub struct NetworkConfig {
     /// Ranges that are blocked for every tenant, besides those that the host's API shows.
     pub blocked: Vec<IpNet>,
+    /// Networks of nodes, which are blocked as well. If there are some, a node has no addresses elsewhere, whatever it reports.
+    pub node_networks: Vec<IpNet>,
     /// Namespaces of the host whose pods may connect to the API servers of all tenants.
     pub api_server_clients: Vec<String>,
     /// Who may read the metrics of syncers besides Berth, as peers of a policy in Berth's namespace.
     pub metrics_from: Vec<NetworkPolicyPeer>,
     /// Where teams reach the gateway; none: there is no gateway.
     pub gateway: Option<GatewayConfig>,
+}
+
+impl NetworkConfig {
+    /// The ranges that flags block for every tenant.
+    pub fn blocked_by_flags(&self) -> Vec<IpNet> {
+        self.blocked.iter().chain(&self.node_networks).copied().collect()
+    }
+
+    /// Whether a node can have an address.
+    pub fn may_be_of_node(&self, address: IpAddr) -> bool {
+        let mut networks = self.node_networks.iter();
+        self.node_networks.is_empty() || networks.any(|network| network.contains(&address))
+    }
 }
 
 /// What [`apply_policies`] and [`read_host_network`] work with.
@@ -56,6 +72,8 @@ pub struct NetworkContext<'a> {
     pub host_server: &'a str,
     /// Nodes of the host.
     pub nodes: &'a Store<Node>,
+    /// Which addresses of them and of API servers count.
+    pub host_addresses: &'a HostAddresses,
     /// NetworkPolicies that control made.
     pub network_policies: &'a Store<NetworkPolicy>,
     /// Settings of the platform.
@@ -66,26 +84,35 @@ pub struct NetworkContext<'a> {
 
 /// Which cluster-wide policies, in the tier of administrators, the host serves; remembered for [`REFRESH`].
 #[derive(Debug, Default)]
-pub struct AdministrativeTier(Mutex<Option<(Instant, ServedPolicies)>>);
+pub struct AdministrativeTier(Mutex<Option<(Instant, Vec<ServedKind>)>>);
 
+/// A kind of cluster-wide policies that the host serves.
 #[derive(Clone, Copy, Debug)]
-struct ServedPolicies {
-    generation: Option<Generation>,
+struct ServedKind {
+    generation: Generation,
     /// Whether its rules can contain CIDRs.
     networks: bool,
 }
 
 impl AdministrativeTier {
-    fn recall(&self) -> Option<ServedPolicies> {
+    fn recall(&self) -> Option<Vec<ServedKind>> {
         let known = lock(&self.0);
-        known
-            .filter(|(until, _)| Instant::now() < *until)
-            .map(|(_, served)| served)
+        let (until, served) = known.as_ref()?;
+        (Instant::now() < *until).then(|| served.clone())
     }
 
-    fn remember(&self, served: ServedPolicies) {
+    fn remember(&self, served: Vec<ServedKind>) {
         let mut known = lock(&self.0);
         *known = Some((Instant::now() + REFRESH, served));
+    }
+
+    /// Remembers that the rules of a kind cannot contain CIDRs.
+    fn remember_without_networks(&self, generation: Generation) {
+        let mut known = lock(&self.0);
+        let served = known.iter_mut().flat_map(|(_, served)| served);
+        for kind in served.filter(|kind| kind.generation == generation) {
+            kind.networks = false;
+        }
     }
 }
 
@@ -100,17 +127,18 @@ pub async fn read_host_network(
     let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
     let slices = slices.list(&params).await.map_err(api("find the host's API servers"))?;
-    let mut servers = host_network::api_servers(&slices.items);
-    servers.extend(parse_address(context.host_server));
-    servers.sort();
-    servers.dedup();
+    let found = host_network::api_servers(&slices.items);
+    let found = found.into_iter().chain(parse_address(context.host_server));
+    let servers = context.host_addresses.observe_api_servers(found);
     let nodes = context.nodes.state();
     let nodes = nodes.iter().map(Arc::as_ref);
-    Ok(host_network::collect_host_network(
-        nodes,
+    let mut addresses = context.host_addresses.observe_nodes(nodes.clone());
+    addresses.retain(|address| context.config.may_be_of_node(*address));
+    Ok(host_network::collect_with_addresses(
+        (nodes, addresses),
         service_ranges,
         servers,
-        &context.config.blocked,
+        &context.config.blocked_by_flags(),
     ))
 }
 
@@ -122,7 +150,7 @@ fn parse_address(url: &str) -> Option<SocketAddr> {
 }
 
 /// Applies the policies of a tenant, and deletes those that control made earlier and that are no longer needed. `host` applies
-/// objects of this tenant to the host.
+/// objects of this tenant to the host. One that fails keeps no other from being tried: each may be what closes something.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -132,16 +160,11 @@ pub async fn apply_policies(
     isolation: &NetworkIsolation<'_>,
 ) -> Result<(), ReconcileError> {
     let desired = build_policies(isolation);
+    let mut failed = FirstError::<ReconcileError>::default();
     for policy in &desired {
-        let reference = ObjectRef::from_obj(policy);
-        match context.network_policies.get(&reference) {
-            Some(known) if is_up_to_date(&known, policy) => {}
-            // An apply would keep fields that another field manager added.
-            Some(known) => replace_policy(context, &known, policy).await?,
-            None => host.apply_again(policy).await?,
-        }
+        failed.note(apply_policy(context, host, policy).await);
     }
-    apply_cluster_policy(context, host, isolation).await?;
+    failed.note(apply_cluster_policies(context, host, isolation).await);
     let namespaces = [
         isolation.tenant.workload_namespace(),
         isolation.tenant.control_plane_namespace(),
@@ -153,10 +176,23 @@ pub async fn apply_policies(
     for known in context.network_policies.state() {
         let place = (known.namespace(), known.name_any());
         if namespaces.iter().any(|namespace| place.0.as_ref() == Some(namespace)) && !names.contains(&place) {
-            delete_policy(context, &known).await?;
+            failed.note(delete_policy(context, &known).await);
         }
     }
-    Ok(())
+    failed.into_result()
+}
+
+async fn apply_policy(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    policy: &NetworkPolicy,
+) -> Result<(), ReconcileError> {
+    match context.network_policies.get(&ObjectRef::from_obj(policy)) {
+        Some(known) if is_up_to_date(&known, policy) => Ok(()),
+        // An apply would keep fields that another field manager added.
+        Some(known) => replace_policy(context, &known, policy).await,
+        None => Ok(host.apply_again(policy).await?),
+    }
 }
 
 /// Whether an object has the desired spec and labels; it may have further labels.
@@ -191,29 +227,53 @@ async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> R
     deleted.map(drop).map_err(api("delete a NetworkPolicy"))
 }
 
-async fn apply_cluster_policy(
+/// Applies a policy of each kind that the host serves: which of them its network plug-in enforces is not known, and one that is left behind would be
+/// enforced as it was.
+async fn apply_cluster_policies(
     context: NetworkContext<'_>,
     host: &Applier,
     isolation: &NetworkIsolation<'_>,
 ) -> Result<(), ReconcileError> {
-    let served = discover_policies(context).await?;
-    let Some(generation) = served.generation else {
-        return Ok(());
-    };
+    let mut failed = FirstError::<ReconcileError>::default();
+    for kind in discover_policies(context).await? {
+        failed.note(apply_cluster_policy(context, host, isolation, kind).await);
+    }
+    failed.into_result()
+}
+
+async fn apply_cluster_policy(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    isolation: &NetworkIsolation<'_>,
+    kind: ServedKind,
+) -> Result<(), ReconcileError> {
+    let ServedKind { generation, networks } = kind;
     let resource = generation.api_resource();
-    let policy = cluster_policy::build_cluster_policy(isolation, generation, served.networks);
-    match host.apply_dynamic(&resource, &policy).await {
-        // The host's definition has no CIDRs: the admission policy for NetworkPolicies restricts them.
-        Err(ApplyError { source, object }) if served.networks && is_invalid(&source) => {
-            tracing::warn!(object, error = %source, "the host's cluster-wide network policies do not support CIDRs");
-            context.tier.remember(ServedPolicies {
-                networks: false,
-                ..served
-            });
-            let policy = cluster_policy::build_cluster_policy(isolation, generation, false);
-            Ok(host.apply_dynamic(&resource, &policy).await?)
-        }
-        other => Ok(other?),
+    let policy = cluster_policy::build_cluster_policy(isolation, generation, networks);
+    let (source, object) = match host.apply_dynamic(&resource, &policy).await {
+        Err(ApplyError { source, object }) if networks && is_invalid(&source) => (source, object),
+        other => return Ok(other?),
+    };
+    // The admission policy for NetworkPolicies restricts networks all the same. What is wrong with the policy of one tenant takes nothing from others.
+    if takes_networks(context, generation).await? {
+        tracing::warn!(object, error = %source, "the host takes a cluster-wide network policy only without CIDRs");
+    } else {
+        tracing::warn!(object, error = %source, "the host's cluster-wide network policies do not support CIDRs");
+        context.tier.remember_without_networks(generation);
+    }
+    let policy = cluster_policy::build_cluster_policy(isolation, generation, false);
+    Ok(host.apply_dynamic(&resource, &policy).await?)
+}
+
+/// Whether the host's definition of a kind has CIDRs, by a policy that is not stored.
+async fn takes_networks(context: NetworkContext<'_>, generation: Generation) -> Result<bool, ReconcileError> {
+    let policies: Api<DynamicObject> = Api::all_with(context.client.clone(), &generation.api_resource());
+    let probe = cluster_policy::build_probe(generation);
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force().dry_run();
+    match policies.patch(&probe.name_any(), &params, &Patch::Apply(&probe)).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_invalid(&error) => Ok(false),
+        Err(error) => Err(api("try a cluster-wide network policy")(error)),
     }
 }
 
@@ -221,12 +281,12 @@ fn is_invalid(error: &kube::Error) -> bool {
     is_status(error, 422) || is_status(error, 400)
 }
 
-/// The policies that the host serves, from discovery or from memory.
-async fn discover_policies(context: NetworkContext<'_>) -> Result<ServedPolicies, ReconcileError> {
+/// The kinds of policies that the host serves, from discovery or from memory.
+async fn discover_policies(context: NetworkContext<'_>) -> Result<Vec<ServedKind>, ReconcileError> {
     if let Some(served) = context.tier.recall() {
         return Ok(served);
     }
-    let mut found = None;
+    let mut served = Vec::new();
     for generation in Generation::ALL {
         let (version, plural) = generation.api_resource_name();
         let is_served = match context.client.list_api_group_resources(&version).await {
@@ -235,19 +295,17 @@ async fn discover_policies(context: NetworkContext<'_>) -> Result<ServedPolicies
             Err(error) => return Err(api("discover the host's policy APIs")(error)),
         };
         if is_served {
-            found = Some(generation);
-            break;
+            served.push(ServedKind {
+                generation,
+                networks: true,
+            });
         }
     }
-    let served = ServedPolicies {
-        generation: found,
-        networks: true,
-    };
-    context.tier.remember(served);
+    context.tier.remember(served.clone());
     Ok(served)
 }
 
-/// Deletes a tenant's cluster-wide policy. The others are deleted with their namespaces.
+/// Deletes a tenant's cluster-wide policies. The others are deleted with their namespaces.
 ///
 /// # Errors
 /// The host refuses or does not answer.

@@ -3,7 +3,7 @@
 use berth_api::{
     labels,
     network::Protocol,
-    ranges::{self, ALL_V4, ALL_V6},
+    ranges::{ALL_V4, ALL_V6},
 };
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -60,11 +60,6 @@ pub fn block(cidr: IpNet, blocked: &[IpNet]) -> Option<NetworkPolicyPeer> {
         }),
         ..NetworkPolicyPeer::default()
     })
-}
-
-/// An allowed CIDR except the blocked ranges within it.
-pub fn allowed_block(cidr: &str, blocked: &[IpNet]) -> Option<NetworkPolicyPeer> {
-    block(ranges::parse(cidr).ok()?, blocked)
 }
 
 /// One address.
@@ -166,6 +161,28 @@ pub fn allowed_ports(ports: &[u16], protocol: Option<Protocol>) -> Vec<NetworkPo
             ports.iter().map(|number| port(protocol, *number)).collect()
         }
     }
+}
+
+/// Ports by what they are allowed for, in the order in which that is named first. What is named several times is in one rule: each rule repeats all
+/// that is excepted, and policy engines pay for that on every node. No ports mean all.
+pub fn merge_ports<K: PartialEq>(
+    allowed: impl IntoIterator<Item = (K, Vec<NetworkPolicyPort>)>,
+) -> Vec<(K, Vec<NetworkPolicyPort>)> {
+    let mut merged: Vec<(K, Vec<NetworkPolicyPort>)> = Vec::new();
+    for (key, ports) in allowed {
+        match merged.iter_mut().find(|(known, _)| *known == key) {
+            None => merged.push((key, ports)),
+            Some((_, known)) if known.is_empty() || ports.is_empty() => known.clear(),
+            Some((_, known)) => {
+                for port in ports {
+                    if !known.contains(&port) {
+                        known.push(port);
+                    }
+                }
+            }
+        }
+    }
+    merged
 }
 
 /// Rules of one policy: peers with ports. A rule without peers would allow all peers, so none is added.

@@ -3,7 +3,7 @@
 //! administrator wrote by mistake. NetworkPolicies decide what it passes on.
 //!
 //! Network plug-ins serve two generations of the API: `ClusterNetworkPolicy` (v1alpha2) and, before it, `AdminNetworkPolicy`
-//! (v1alpha1). Berth uses the newer one if the host serves both.
+//! (v1alpha1). If the host serves both, a tenant has the same policy in both.
 
 use super::NetworkIsolation;
 use crate::{
@@ -141,21 +141,35 @@ fn network_peers(ranges: &[String]) -> Vec<Value> {
 /// The policy of a tenant. Without `networks` it has rules about pods only, for hosts whose definition of the kind has no CIDRs.
 pub fn build_cluster_policy(isolation: &NetworkIsolation<'_>, generation: Generation, networks: bool) -> DynamicObject {
     let subject = json!({"namespaces": selector(isolation, labels::ROLE_WORKLOADS)});
-    let spec = match generation {
-        Generation::Cluster => json!({"tier": "Admin", "priority": PRIORITY}),
-        Generation::Admin => json!({ "priority": PRIORITY }),
-    };
     let mut object = DynamicObject::new(&policy_name(isolation.tenant), &generation.api_resource());
     object.metadata = ObjectMeta {
         name: Some(policy_name(isolation.tenant)),
         labels: Some(isolation.labels.clone()),
         ..ObjectMeta::default()
     };
-    object.data = json!({ "spec": spec });
+    object.data = json!({ "spec": tier_of(generation) });
     object.data["spec"]["subject"] = subject;
     object.data["spec"]["ingress"] = render_rules(ingress_rules(isolation), "from").into();
     object.data["spec"]["egress"] = render_rules(egress_rules(isolation, generation, networks), "to").into();
     object
+}
+
+/// A policy with a CIDR and for no pod at all, to try whether the host's definition has CIDRs. It contains nothing of a tenant.
+pub fn build_probe(generation: Generation) -> DynamicObject {
+    let nobody = json!({"namespaces": {"matchLabels": {labels::TENANT: "none", labels::ROLE: "none"}}});
+    let mut object = DynamicObject::new("berth-networks", &generation.api_resource());
+    object.data = json!({ "spec": tier_of(generation) });
+    object.data["spec"]["subject"] = nobody;
+    let rules = vec![rule("networks", "Deny", network_peers(&["192.0.2.0/24".to_owned()]))];
+    object.data["spec"]["egress"] = render_rules(rules, "to").into();
+    object
+}
+
+fn tier_of(generation: Generation) -> Value {
+    match generation {
+        Generation::Cluster => json!({"tier": "Admin", "priority": PRIORITY}),
+        Generation::Admin => json!({ "priority": PRIORITY }),
+    }
 }
 
 /// Name of a tenant's policy.
@@ -217,12 +231,12 @@ fn egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation, with_n
                 continue;
             };
             let host = ipnet::IpNet::from(address).to_string();
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
-                rules.push(Rule {
-                    ports: generation.build_ports(&[endpoint.listen.port()], Some(protocol)),
-                    ..rule(name, "Pass", network_peers(std::slice::from_ref(&host)))
-                });
-            }
+            let port = endpoint.listen.port();
+            let both = [Protocol::Tcp, Protocol::Udp].map(|protocol| (protocol, port, port));
+            rules.push(Rule {
+                ports: Some(generation.build_ranges(both.into_iter())),
+                ..rule(name, "Pass", network_peers(std::slice::from_ref(&host)))
+            });
         }
     }
     rules.extend(node_port_rules(isolation, generation));

@@ -4,7 +4,10 @@
 use berth_api::ranges;
 use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    cmp::Reverse,
+    net::{IpAddr, SocketAddr},
+};
 
 /// Blocked ranges in the policies of a tenant. Beyond that, neighbouring ranges are merged: policy engines pay for each range on
 /// every node.
@@ -80,22 +83,34 @@ pub(super) fn few_ranges(ranges: &[IpNet], apart_from: &[IpNet]) -> Vec<IpNet> {
     few
 }
 
-/// The host's network, from its nodes, Service ranges and API servers, and from flags.
-pub fn collect_host_network<'n, 's>(
+/// The host's network, with all addresses that its nodes report.
+#[cfg(test)]
+pub(super) fn collect_host_network<'n, 's>(
     nodes: impl IntoIterator<Item = &'n Node>,
     service_ranges: impl IntoIterator<Item = &'s str>,
     api_servers: Vec<SocketAddr>,
     flags: &[IpNet],
 ) -> HostNetwork {
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    let addresses = nodes.iter().copied().flat_map(addresses_of).collect();
+    collect_with_addresses((nodes, addresses), service_ranges, api_servers, flags)
+}
+
+/// The host's network, from its nodes and their addresses that count, from Service ranges and API servers, and from flags.
+pub fn collect_with_addresses<'n, 's>(
+    (nodes, node_addresses): (impl IntoIterator<Item = &'n Node>, Vec<IpAddr>),
+    service_ranges: impl IntoIterator<Item = &'s str>,
+    api_servers: Vec<SocketAddr>,
+    flags: &[IpNet],
+) -> HostNetwork {
     let mut pods = Vec::new();
-    let mut node_addresses = Vec::new();
     for node in nodes {
         let spec = node.spec.iter();
         let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
         let first = spec.flat_map(|spec| spec.pod_cidr.iter());
         pods.extend(listed.chain(first).filter_map(|text| ranges::parse(text).ok()));
-        node_addresses.extend(addresses_of(node).map(IpNet::from));
     }
+    let node_addresses: Vec<IpNet> = node_addresses.into_iter().map(IpNet::from).collect();
     let pods = IpNet::aggregate(&pods);
     let nodes = IpNet::aggregate(&node_addresses);
     let services: Vec<IpNet> = service_ranges
@@ -118,13 +133,15 @@ pub fn collect_host_network<'n, 's>(
     }
 }
 
-/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`].
+/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`]. An IPv6 form of an IPv4 address is this IPv4 address: no API server
+/// accepts the form in a policy, so that one node would keep the policies of all tenants from being written.
 pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let of_machine = addresses.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
     let mut counts = [0_usize; 2];
     of_machine
         .filter_map(|address| address.address.parse::<IpAddr>().ok())
+        .map(|address| address.to_canonical())
         .filter(move |address| {
             let count = &mut counts[usize::from(address.is_ipv6())];
             *count += 1;
@@ -132,30 +149,34 @@ pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
         })
 }
 
-/// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge. No range grows
-/// into one of `apart_from`; if that leaves nothing to merge, there may be more than `most`.
+/// At most `most` ranges that contain all of `ranges`, of which none contains another: neighbours become the smallest network around both, the nearest
+/// ones first, so that a range far from all others closes nothing around it. No network grows into one of `apart_from`; if that leaves too little to merge,
+/// there are more than `most`.
 fn merge_ranges(mut ranges: Vec<IpNet>, most: usize, apart_from: &[IpNet]) -> Vec<IpNet> {
+    let surplus = ranges.len().saturating_sub(most);
+    if surplus == 0 {
+        return ranges;
+    }
+    ranges.sort();
     // In proportion to the length of addresses, so that both families shrink alike.
     let length = |range: &IpNet| u32::from(range.prefix_len()) * 128 / u32::from(range.max_prefix_len());
-    let widen = |range: &IpNet| {
-        let wider = range.supernet()?;
-        let is_apart = apart_from.iter().all(|other| !ranges::overlap(wider, *other));
-        is_apart.then_some(wider)
-    };
-    while ranges.len() > most {
-        let Some(longest) = ranges.iter().filter(|range| widen(range).is_some()).map(length).max() else {
-            break;
-        };
-        for range in &mut ranges {
-            if length(range) == longest
-                && let Some(wider) = widen(range)
-            {
-                *range = wider;
-            }
-        }
-        ranges = IpNet::aggregate(&ranges);
+    let is_apart = |wider: &IpNet| apart_from.iter().all(|other| !ranges::overlap(*wider, *other));
+    let around = ranges.windows(2).filter_map(|pair| network_around(pair[0], pair[1]));
+    let mut around: Vec<IpNet> = around.filter(is_apart).collect();
+    around.sort_by_key(|wider| Reverse(length(wider)));
+    // Each takes the place of one range, as all smaller ones within it come before it.
+    around.truncate(surplus);
+    ranges.extend(around);
+    IpNet::aggregate(&ranges)
+}
+
+/// The smallest network that contains both; none if they are of different families.
+fn network_around(one: IpNet, other: IpNet) -> Option<IpNet> {
+    let mut wider = one;
+    while !wider.contains(&other) {
+        wider = wider.supernet()?;
     }
-    ranges
+    Some(wider)
 }
 
 /// Addresses of the API servers behind `default/kubernetes`.
@@ -307,6 +328,44 @@ mod tests {
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }
+    }
+
+    #[test]
+    fn ranges_far_from_all_others_close_nothing_around_them() {
+        let net = |text: String| -> IpNet { ranges::parse(&text).unwrap() };
+        let near = (0..100).flat_map(|n| [1, 3].map(|last| format!("192.168.{n}.{last}/32")));
+        let far: Vec<IpNet> = (1..=50).map(|n| net(format!("{n}.77.3.9/32"))).collect();
+        let other_family = (1..=50).map(|n| format!("2001:db8:{n}::9/128"));
+        let all: Vec<IpNet> = near.chain(other_family).map(net).chain(far.iter().copied()).collect();
+        let merged = merge_ranges(IpNet::aggregate(&all), 250, &[]);
+        assert_eq!(merged.len(), 250);
+        assert!(far.iter().all(|range| merged.contains(range)), "{merged:?}");
+        let widest = merged
+            .iter()
+            .filter(|range| range.addr().is_ipv4())
+            .map(IpNet::prefix_len)
+            .min();
+        assert_eq!(widest, Some(30), "{merged:?}");
+        assert!(all.iter().all(|one| merged.iter().any(|range| range.contains(one))));
+    }
+
+    #[test]
+    fn a_node_that_reports_a_form_of_an_address_closes_the_address() {
+        let nodes = [
+            node("10.244.0.0/24", "192.168.5.10"),
+            node("10.244.1.0/24", "::ffff:192.168.5.66"),
+        ];
+        let facts = collect_host_network(&nodes, ["10.96.0.0/16"], Vec::new(), &[]);
+        let closed: IpNet = "192.168.5.66/32".parse().unwrap();
+        assert!(facts.blocked.contains(&closed), "{:?}", facts.blocked);
+        assert!(facts.nodes.contains(&closed), "{:?}", facts.nodes);
+        for range in &facts.blocked {
+            // As in the policies, and as an API server writes it.
+            let text = range.to_string();
+            assert!(!(text.contains(':') && text.contains('.')), "{text}");
+            assert_eq!(ranges::parse(&text).as_ref(), Ok(range));
+        }
+        assert_eq!(facts.families(), [ranges::ALL_V4]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod apply;
 mod build;
 pub mod cluster_policy;
 mod control_plane;
+mod host_addresses;
 pub mod host_network;
 pub mod node_ports;
 mod workloads;
@@ -21,6 +22,7 @@ pub use allowed::{AllowedNetworks, resolve_allowed_networks, restrict_to_class};
 pub use apply::{
     AdministrativeTier, NetworkConfig, NetworkContext, apply_policies, delete_cluster_policy, read_host_network,
 };
+pub use host_addresses::HostAddresses;
 pub use host_network::HostNetwork;
 pub use node_ports::NodePortAccess;
 

@@ -12,7 +12,7 @@
 use super::{
     NetworkIsolation,
     build::{
-        Rules, address, allowed_block, allowed_ports, block, dns, label_selector, lacks, pods, pods_in, port,
+        Rules, address, allowed_ports, block, dns, label_selector, lacks, merge_ports, pods, pods_in, port,
         with_requirement,
     },
 };
@@ -20,6 +20,7 @@ use crate::control_plane::{API_SERVER, COREDNS, Endpoint, SYNCER};
 use berth_api::{
     labels::{NAMESPACE_NAME, NETWORK_API_SERVER, NETWORK_DNS, NETWORK_EGRESS, NETWORK_INGRESS, NETWORK_OPEN, TENANT},
     network::{EgressRule, IngressRule, Protocol},
+    ranges,
 };
 use k8s_openapi::{
     api::networking::v1::{NetworkPolicy, NetworkPolicyPeer},
@@ -40,24 +41,25 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
         Rules::default().from(servers.collect::<Vec<_>>(), [])
     };
     let own = || [pods(LabelSelector::default())];
-    let inward = isolation
-        .allowed
-        .ingress
-        .iter()
-        .fold(Rules::default().from(own(), []), |rules, rule| {
-            let IngressRule {
-                cidr,
-                namespace,
-                ports,
-                protocol,
-            } = rule;
-            let by_range = cidr.iter().filter_map(|cidr| allowed_block(cidr, isolation.blocked));
-            let by_name = namespace.iter().map(|name| pods_of_host_namespace(name));
-            rules.from(
-                by_range.chain(by_name).collect::<Vec<_>>(),
-                allowed_ports(ports, *protocol),
-            )
-        });
+    let sources = isolation.allowed.ingress.iter().filter_map(|rule| {
+        let IngressRule {
+            cidr,
+            namespace,
+            ports,
+            protocol,
+        } = rule;
+        let network = cidr.as_deref().map(ranges::parse).transpose().ok()?;
+        Some(((network, namespace.as_deref()), allowed_ports(ports, *protocol)))
+    });
+    let inward = merge_ports(sources).into_iter();
+    let inward = inward.fold(
+        Rules::default().from(own(), []),
+        |rules, ((network, namespace), ports)| {
+            let by_range = network.and_then(|network| block(network, isolation.blocked));
+            let by_name = namespace.map(pods_of_host_namespace);
+            rules.from(by_range.into_iter().chain(by_name).collect::<Vec<_>>(), ports)
+        },
+    );
     let inward = inward.from(node_peers(isolation), []);
     let node_ports = isolation
         .node_ports
@@ -124,9 +126,13 @@ fn allow_api_server(isolation: &NetworkIsolation<'_>, rules: Rules) -> Rules {
 
 /// Allows egress to the allowed networks, except the blocked ranges.
 pub(super) fn allow_egress(isolation: &NetworkIsolation<'_>, rules: Rules) -> Rules {
-    isolation.allowed.egress.iter().fold(rules, |rules, rule| {
+    let networks = isolation.allowed.egress.iter().filter_map(|rule| {
         let EgressRule { cidr, ports, protocol } = rule;
-        let peers: Vec<NetworkPolicyPeer> = allowed_block(cidr, isolation.blocked).into_iter().collect();
-        rules.to(peers, allowed_ports(ports, *protocol))
+        Some((ranges::parse(cidr).ok()?, allowed_ports(ports, *protocol)))
+    });
+    let merged = merge_ports(networks).into_iter();
+    merged.fold(rules, |rules, (network, ports)| {
+        let peers: Vec<NetworkPolicyPeer> = block(network, isolation.blocked).into_iter().collect();
+        rules.to(peers, ports)
     })
 }

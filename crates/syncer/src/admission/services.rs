@@ -125,6 +125,13 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
             );
             Denial::too_many(message, seconds)
         }
+        ReserveError::NoTry(later) => {
+            let seconds = later.as_secs() + 1;
+            let message = format!(
+                "this cluster makes too many dry runs of Services that need an address or a port: try again in {seconds} s"
+            );
+            Denial::too_many(message, seconds)
+        }
         ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
         ReserveError::Call(CallError::Rejected(message) | CallError::Terminating(message)) => {
             Denial::invalid(describe_rejection(engine, name, &message))

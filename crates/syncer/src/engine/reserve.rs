@@ -95,6 +95,9 @@ pub(crate) enum ReserveError {
     /// The syncer has written so much for the tenant that there is no turn soon.
     #[error("no turn before {0:?}")]
     NoTurn(Duration),
+    /// There were so many dry runs that there is none soon.
+    #[error("no dry run before {0:?}")]
+    NoTry(Duration),
     /// An API server failed or rejected the request.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -121,6 +124,7 @@ impl Engine {
             return Err(ReserveError::Exists);
         }
         if request.dry_run {
+            tokio::time::sleep(self.turns.take_try_soon().map_err(ReserveError::NoTry)?).await;
             self.start_host_watch(request.id);
             return self.write_once_released(&request).await;
         }
@@ -212,11 +216,14 @@ impl Engine {
     }
 
     /// Makes or changes the host object. What the tenant asks for, an address or a port, may be that of an object that it deleted a moment ago:
-    /// in the tenant it is free at once, on the host when that object is gone, too.
+    /// in the tenant it is free at once, on the host when that object is gone, too. It may be another tenant's as well, and the team may go on asking for
+    /// it: each time would be several requests to the host.
     async fn write_once_released(&self, request: &ReservationRequest<'_>) -> Result<Value, ReserveError> {
         for pause in RELEASE_PAUSES {
             match self.write_host_object(request).await {
-                Err(ReserveError::Call(CallError::Rejected(why))) if is_allocated(&why) => {
+                Err(ReserveError::Call(CallError::Rejected(why)))
+                    if is_allocated(&why) && self.turns.take_try_at_once() =>
+                {
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
                 written => return written,
@@ -317,7 +324,90 @@ fn is_allocated(rejection: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{scripted::Scripted, test_engine::tenant},
+        *,
+    };
+    use crate::metrics::Metrics;
+    use berth_api::SyncPolicy;
+    use futures::future::join_all;
+    use http::{Request, Response, StatusCode};
+    use kube::{Client, client::Body};
+    use serde_json::json;
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    /// Reserves what a new Service without a selector needs.
+    async fn reserve(engine: &Engine, connections: &Connections, dry_run: bool) -> Result<Value, ReserveError> {
+        let request = ReservationRequest {
+            connections,
+            id: KindId::Service,
+            rules: engine.cache.rules_to_host(KindId::Service).unwrap(),
+            name: &Name::new("team", "web"),
+            origin: None,
+            object: json!({"metadata": {}, "spec": {"clusterIP": "10.96.200.7", "ports": [{"port": 80}]}}),
+            dry_run,
+        };
+        engine.reserve(request).await
+    }
+
+    /// An engine whose host and tenant carry everything out, and that has started.
+    fn started() -> Scripted {
+        let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+        scripted.engine.cache.stores.tenant(KindId::Service).set_listed();
+        scripted
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dry_runs_are_limited_in_number() {
+        let scripted = started();
+        let engine = &scripted.engine;
+        let connections = Connections {
+            tenant: engine.tenant.clone(),
+            host: engine.host.clone(),
+        };
+        // A syncer that starts has 300, and each waits for five seconds at most.
+        let answers = join_all((0..400).map(|_| reserve(engine, &connections, true))).await;
+        let is_refused = |answer: &&Result<Value, ReserveError>| matches!(answer, Err(ReserveError::NoTry(_)));
+        assert_eq!(answers.iter().filter(is_refused).count(), 50);
+        assert!(answers.iter().all(|answer| answer.is_ok() || is_refused(&answer)));
+        assert_eq!(scripted.calls("host PATCH ", "").len(), 350);
+        // What is stored takes bytes, and is not limited by that.
+        assert!(reserve(engine, &connections, false).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_taken_is_asked_for_again_a_limited_number_of_times() {
+        let scripted = started();
+        let engine = &scripted.engine;
+        let asked: Arc<AtomicUsize> = Arc::default();
+        let count = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let message = format!("spec.clusterIPs: Invalid value: {TAKEN_ADDRESS}");
+            let status =
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": 422});
+            let mut response = Response::new(Body::from(status.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let connections = Connections {
+            tenant: engine.tenant.clone(),
+            host: Api::new(Client::new(service, "default"), Side::Host, Metrics::default()),
+        };
+        let is_taken = |answer: Result<Value, ReserveError>| matches!(answer, Err(ReserveError::Call(CallError::Rejected(why))) if is_allocated(&why));
+        assert!(is_taken(reserve(engine, &connections, false).await));
+        let all = 1 + RELEASE_PAUSES.len();
+        assert_eq!(asked.swap(0, Ordering::SeqCst), all, "it may be released soon");
+        while engine.turns.take_try_at_once() {}
+        assert!(is_taken(reserve(engine, &connections, false).await));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn only_what_is_taken_is_asked_for_again() {

@@ -51,6 +51,7 @@ pub(crate) async fn a_stolen_kubelet_credential_reaches_no_other_tenant(host: Ar
     expect_denied("no static pod without hostNetwork", admitted);
     services_of_the_platform(&host, &of_platform, &in_network_of_node).await;
     labels_of_nodes(&host, &kubelet, &node).await;
+    networks_of_pods(&host).await;
     room_in_objects(&host, &kubelet, (&node, &tenant.id.workload_namespace())).await;
     full_nodes(&host, &kubelet, &node).await;
 
@@ -145,6 +146,31 @@ async fn labels_of_nodes(host: &TestCluster, kubelet: &Client, node: &str) {
         .patch(&free, &params, &labels(json!({"rack": "7"})))
         .await
         .unwrap();
+}
+
+/// What a Node names for its pods is closed to all tenants.
+async fn networks_of_pods(host: &TestCluster) {
+    const NAME: &str = "joins-now";
+    let nodes: Api<Node> = Api::all(kubelet_of(host, NAME).await);
+    let joining =
+        |spec: Value| -> Node { serde_json::from_value(json!({"metadata": {"name": NAME}, "spec": spec})).unwrap() };
+    let plain = joining(json!({"providerID": "test://joins-now"}));
+    nodes.create(&dry_run(), &plain).await.unwrap();
+    let closes_everything = joining(json!({"podCIDR": "0.0.0.0/0", "podCIDRs": ["0.0.0.0/0", "::/0"]}));
+    let denied = "may not choose the networks of the pods of its node";
+    expect_denied(denied, nodes.create(&dry_run(), &closes_everything).await);
+    // As one that joins and names them later.
+    let of_host: Api<Node> = Api::all(host.client.clone());
+    of_host.create(&PostParams::default(), &plain).await.unwrap();
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let patch = |network: &str| Patch::Merge(json!({"spec": {"podCIDR": network, "podCIDRs": [network]}}));
+    expect_denied(denied, nodes.patch(NAME, &params, &patch("10.20.0.0/16")).await);
+    // As the controllers of the host.
+    of_host.patch(NAME, &params, &patch("10.244.77.0/24")).await.unwrap();
+    of_host.delete(NAME, &DeleteParams::default()).await.unwrap();
 }
 
 /// A Node or a pod that is full could not be drained, released or deleted.

@@ -9,7 +9,7 @@ use crate::{
     events::EventRecorder,
     key::Key,
     metrics::{ResultLabels, SleepMetrics},
-    network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    network::{AdministrativeTier, HostAddresses, NetworkConfig, NetworkContext},
     quota_ledger::QuotaLedger,
     runtime::ControlPlaneRuntime,
     stores::Stores,
@@ -39,6 +39,8 @@ pub struct TenantContext {
     pub argo_cd_namespace: Option<String>,
     /// Which cluster-wide network policies the host serves.
     pub administrative_tier: AdministrativeTier,
+    /// Which addresses of the host's nodes and API servers count.
+    pub host_addresses: HostAddresses,
     /// How syncers reach the host.
     pub syncer_host: HostInput,
     /// The tenants' shared etcd.
@@ -85,6 +87,7 @@ impl TenantContext {
             client: &self.client,
             host_server: &self.syncer_host.server,
             nodes: &self.stores.nodes,
+            host_addresses: &self.host_addresses,
             network_policies: &self.stores.network_policies,
             config: &self.network_config,
             tier: &self.administrative_tier,

@@ -2,6 +2,7 @@
 
 mod connections;
 mod engine;
+mod writes;
 
 use super::{cluster_policy::Generation, *};
 use crate::control_plane::Ports;
@@ -328,25 +329,73 @@ fn blocked_ranges_beyond_what_a_policy_can_compare_are_merged() {
     assert!(!merged.iter().any(|range| range.contains(&open)), "{merged:?}");
 }
 
+/// A team may declare 64 networks, and each rule repeats the blocked ranges.
+#[test]
+fn a_network_that_is_declared_often_repeats_no_blocked_ranges() {
+    let rules_of = |allowed: Value| -> [Vec<Value>; 2] {
+        let mut case = Case::new("vision");
+        case.allowed = serde_json::from_value(allowed).unwrap();
+        let rules = |name: &str, direction: &str| -> Vec<Value> {
+            let policies = case.policies();
+            let mut named = policies
+                .iter()
+                .filter(|policy| policy.metadata.name.as_deref() == Some(name));
+            let spec = serde_json::to_value(&named.next().unwrap().spec).unwrap();
+            let with_ranges = |rule: &&Value| rule.to_string().contains(r#""except""#);
+            let rules = spec[direction].as_array().unwrap().iter().filter(with_ranges);
+            rules.cloned().collect()
+        };
+        [
+            rules("berth-open-egress", "egress"),
+            rules("berth-open-ingress", "ingress"),
+        ]
+    };
+    let each = |port: u16| json!({"cidr": "0.0.0.0/0", "ports": [port, 443]});
+    let declared: Vec<Value> = (1..=64).map(each).collect();
+    for rules in rules_of(json!({"egress": declared, "ingress": declared})) {
+        assert_eq!(rules.len(), 1, "{rules:?}");
+        let ports = rules[0]["ports"].as_array().unwrap();
+        assert_eq!(ports.len(), 65);
+        assert_eq!(
+            ports[..2],
+            [
+                json!({"protocol": "TCP", "port": 1}),
+                json!({"protocol": "TCP", "port": 443})
+            ]
+        );
+    }
+    let all_ports = json!({"cidr": "0.0.0.0/0"});
+    for declared in [json!([all_ports, each(80)]), json!([each(80), all_ports, each(81)])] {
+        for rules in rules_of(json!({"egress": declared, "ingress": declared})) {
+            assert_eq!(rules.len(), 1, "{rules:?}");
+            assert!(rules[0]["ports"].is_null(), "all ports: {rules:?}");
+        }
+    }
+}
+
 #[test]
 fn a_policy_holds_no_more_rules_than_definitions_allow() {
     let mut case = Case::new("vision");
-    case.allowed.egress = (0..64)
-        .map(|n| serde_json::from_value(json!({"cidr": format!("198.51.{n}.0/24"), "ports": [n + 1]})).unwrap())
-        .collect();
     case.allowed.ingress = (0..64)
         .map(|n| serde_json::from_value(json!({"namespace": format!("n{n}"), "ports": [n + 1]})).unwrap())
         .collect();
-    case.host.blocked = (0..250)
-        .map(|n| ranges::parse(&format!("172.16.{n}.1/32")).unwrap())
+    // With what classes block, and all of that behind a translator.
+    case.host.blocked = (0..628)
+        .map(|n| ranges::parse(&format!("172.{}.{}.1/32", 16 + n / 250, n % 250)).unwrap())
         .collect();
     case.node_ports.nodes = (0..2000_u32)
         .map(|n| IpNet::from(IpAddr::from((0xAC20_0000 + 2 * n).to_be_bytes())))
         .collect();
-    let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
-    for (direction, side) in [("ingress", "from"), ("egress", "to")] {
-        let rules = policy.data["spec"][direction].as_array().unwrap();
-        assert!(rules.len() <= 25, "{direction}: {}", rules.len());
-        assert!(rules.iter().all(|rule| rule[side].as_array().unwrap().len() <= 25));
+    // As many lists of ports as have rules of their own, and more.
+    for (lists, uses_pods) in [(15, true), (15, false), (64, true), (64, false)] {
+        case.uses_pods = uses_pods;
+        let rule = |n: u16| json!({"cidr": format!("198.51.{n}.0/24"), "ports": [n % lists + 1]});
+        case.allowed.egress = (0..64).map(|n| serde_json::from_value(rule(n)).unwrap()).collect();
+        let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
+        for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+            let rules = policy.data["spec"][direction].as_array().unwrap();
+            assert!(rules.len() <= 25, "{direction}: {}", rules.len());
+            assert!(rules.iter().all(|rule| rule[side].as_array().unwrap().len() <= 25));
+        }
     }
 }

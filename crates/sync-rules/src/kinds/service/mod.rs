@@ -6,6 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | that of the same pods on the host, see [`pod_labels`](crate::translation::pod_labels); narrowed to the tenant and the namespace. Denied for a while, and one of no pod on the host, if the endpoints change too often: see [`endpoint_changes`] |
+//! | no `selector` any more | one of no pod on the host: its controllers leave the endpoints of a Service that has none as they are, and the addresses of pods become those of others |
 //! | `ports` | copied; node ports are the same inside and out. Their number is limited, but for headless Services, see [`sizes`]. What is on the host may stay |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
@@ -22,6 +23,8 @@
 
 pub mod allocation;
 mod narrow;
+#[cfg(test)]
+mod selector_tests;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -182,7 +185,8 @@ impl ToHost for Services {
 
     fn translate(&self, cache: &Cache, name: &Name, service: &Value) -> Result<Translated, Vec<DeniedField>> {
         let translated = build(cache, name, service, Selects::ItsPods);
-        if !is_closed(cache, name) {
+        // Without a selector there is nothing to close, also if there was one when it was closed.
+        if !is_closed(cache, name) || json::strings(service, &["spec", "selector"]).is_empty() {
             return translated;
         }
         let mut denied = translated.err().unwrap_or_default();
@@ -286,9 +290,15 @@ fn is_closed(cache: &Cache, name: &Name) -> bool {
     cache.endpoint_changes().is_closed(name)
 }
 
-/// Whether a Service of the host selects no pod although it has a selector.
+/// Whether a Service of the host selects no pod although the tenant's has a selector.
 fn selects_nothing(service: &Value) -> bool {
-    json::text(service, &["spec", "selector", labels::ENDPOINTS]).is_some()
+    json::text(service, &["spec", "selector", labels::ENDPOINTS]) == Some(labels::ENDPOINTS_NONE)
+}
+
+/// Whether the Service has a selector on the host, so that the host's controllers have made endpoints for it.
+fn has_endpoints_of_host(cache: &Cache, name: &Name) -> bool {
+    let host = cache.stores.host(KindId::Service).get(name);
+    host.is_some_and(|host| !json::strings(&host.object(), &["spec", "selector"]).is_empty())
 }
 
 /// What a Service selects on the host now.
@@ -346,11 +356,16 @@ fn build(cache: &Cache, name: &Name, service: &Value, selects: Selects) -> Resul
         .map(|(key, value)| (pod_labels::host_key(&key), value))
         .collect();
     // Without a selector the tenant makes the endpoints itself.
-    if !selector.is_empty() {
+    let nothing = if selector.is_empty() {
+        has_endpoints_of_host(cache, name).then_some(labels::ENDPOINTS_OWN)
+    } else {
+        (selects == Selects::Nothing).then_some(labels::ENDPOINTS_NONE)
+    };
+    if !selector.is_empty() || nothing.is_some() {
         selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
         selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
-        if selects == Selects::Nothing {
-            selector.insert(labels::ENDPOINTS.into(), labels::ENDPOINTS_NONE.into());
+        if let Some(nothing) = nothing {
+            selector.insert(labels::ENDPOINTS.into(), nothing.into());
         }
         spec.insert("selector".into(), json!(selector));
     }

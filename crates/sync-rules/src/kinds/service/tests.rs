@@ -178,24 +178,6 @@ fn annotations_reach_the_host_only_if_the_class_lists_them() {
 }
 
 #[test]
-fn a_service_selects_pods_by_any_label() {
-    let cache = registry::new_cache(test_tenant());
-    let labels = json!({"app": "a", "istio.io/rev": "r", "volcano.sh/job-name": "train", "berth.dev/tenant": "other",
-        "statefulset.kubernetes.io/pod-name": "db-0"});
-    let pod = crate::translation::pod_labels::labels_of(&json!({"metadata": {"labels": labels}}), &[]);
-    let service = json!({"metadata": {}, "spec": {"selector": labels}});
-    let translated = Services.translate(&cache, &Name::new("shop", "web"), &service).unwrap();
-    assert!(translated.ignored.is_empty());
-    let selector = translated.object["spec"]["selector"].as_object().unwrap();
-    assert_eq!(selector.len(), pod.len() + 2);
-    for (key, value) in selector {
-        let scope = [labels::TENANT, labels::TENANT_OBJECT_NAMESPACE].contains(&key.as_str());
-        assert!(scope || pod.get(key) == Some(value), "{key}");
-    }
-    assert_eq!(selector[labels::TENANT], cache.tenant.slug);
-}
-
-#[test]
 fn a_service_has_only_labels_that_the_class_lists() {
     let labels_with = |listed: &[&str]| {
         let mut tenant = test_tenant();
@@ -349,92 +331,6 @@ fn a_service_with_denied_annotations_stays_inside_without_annotations() {
 }
 
 #[test]
-fn a_service_that_changes_too_often_selects_no_pod_and_keeps_its_ways_in() {
-    let mut tenant = test_tenant();
-    tenant.host_limits.endpoint_changes_per_second = 1;
-    Arc::make_mut(&mut tenant.policy).services.node_ports = true;
-    let cache = registry::new_cache(tenant);
-    let name = Name::new("shop", "web");
-    let service = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
-        "spec": {"type": "NodePort", "clusterIP": "10.96.7.7", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
-    let open = Services.translate(&cache, &name, &service).unwrap().object;
-    cache.endpoint_changes().close(&name);
-    let denied = Services.translate(&cache, &name, &service).unwrap_err();
-    assert_eq!(denied.len(), 1);
-    assert_eq!(denied[0].field, "spec.selector");
-    let message = denied[0].to_string();
-    assert!(message.contains("spec.limits.endpointChangesPerSecond"), "{message}");
-    let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
-        panic!("it is not reduced");
-    };
-    let selector = &reduced["spec"]["selector"];
-    assert_eq!(selector[labels::ENDPOINTS], labels::ENDPOINTS_NONE);
-    assert_eq!(selector[labels::TENANT_OBJECT_NAMESPACE], "shop");
-    assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
-    assert_eq!(
-        (&reduced["spec"]["type"], &reduced["spec"]["ports"][0]["nodePort"]),
-        (&json!("NodePort"), &json!(30080))
-    );
-    let is_at_once = |version: u64, mut on_host: Value| {
-        on_host["metadata"]["resourceVersion"] = version.to_string().into();
-        cache
-            .stores
-            .host(KindId::Service)
-            .written(name.clone(), Stored::from(on_host));
-        Services.reduces_at_once(&cache, &name, &reduced)
-    };
-    assert!(is_at_once(1, open));
-    assert!(
-        !is_at_once(2, reduced.clone()),
-        "it is closed, and what its team changes while it is waits"
-    );
-}
-
-#[test]
-fn a_closed_service_with_a_denied_field_loses_both() {
-    let cache = registry::new_cache(test_tenant());
-    let name = Name::new("shop", "web");
-    cache.endpoint_changes().close(&name);
-    let service =
-        json!({"spec": {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
-    assert_eq!(Services.translate(&cache, &name, &service).unwrap_err().len(), 2);
-    let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
-        panic!("it is not reduced");
-    };
-    assert_eq!(reduced["spec"]["type"], "ClusterIP");
-    assert_eq!(reduced["spec"]["selector"][labels::ENDPOINTS], labels::ENDPOINTS_NONE);
-}
-
-#[test]
-fn a_service_that_was_opened_since_it_was_denied_keeps_its_ways_in() {
-    let mut tenant = test_tenant();
-    Arc::make_mut(&mut tenant.policy).services.node_ports = true;
-    let cache = registry::new_cache(tenant);
-    let name = Name::new("shop", "web");
-    let service =
-        json!({"spec": {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]}});
-    let reduced = |when_denied: WhenDenied| {
-        let WhenDenied::Reduce(reduced) = when_denied else {
-            panic!("it is not reduced");
-        };
-        assert_eq!(reduced["spec"]["selector"].get(labels::ENDPOINTS), None);
-        (
-            reduced["spec"]["type"].clone(),
-            reduced["spec"]["ports"][0].get("nodePort").cloned(),
-        )
-    };
-    assert_eq!(
-        reduced(Services.when_denied(&cache, &name, &service, &Value::Null)),
-        (json!("NodePort"), Some(json!(30080)))
-    );
-    // What the host refuses is not what it is reduced to.
-    assert_eq!(
-        reduced(Services.when_refused(&cache, &name, &service, &Value::Null)),
-        (json!("ClusterIP"), None)
-    );
-}
-
-#[test]
 fn a_way_in_that_is_taken_away_does_not_wait_for_its_turn() {
     let cache = registry::new_cache(test_tenant());
     let name = Name::new("shop", "web");
@@ -451,29 +347,6 @@ fn a_way_in_that_is_taken_away_does_not_wait_for_its_turn() {
     assert!(
         !stored(3, "ClusterIP"),
         "it is gone, and returns only by a write that waits"
-    );
-}
-
-#[test]
-fn a_service_that_the_tenant_may_still_reject_leads_to_no_new_pods() {
-    let selector = |app: &str| json!({"berth.dev/tenant": "t", "pod.berth.dev/app": app});
-    let desired = json!({"spec": {"type": "NodePort", "selector": selector("db")}});
-    let mut nowhere = selector("db");
-    nowhere[labels::ENDPOINTS] = labels::ENDPOINTS_NONE.into();
-    assert_eq!(
-        Services.reserved(desired.clone(), None),
-        json!({"spec": {"type": "NodePort", "selector": nowhere}})
-    );
-    let live = json!({"spec": {"type": "ClusterIP", "selector": selector("web")}});
-    assert_eq!(
-        Services.reserved(desired.clone(), Some(&live)),
-        json!({"spec": {"type": "NodePort", "selector": selector("web")}})
-    );
-    let without = json!({"spec": {"type": "ClusterIP"}});
-    assert_eq!(Services.reserved(without.clone(), None), without);
-    assert_eq!(
-        Services.reserved(desired, Some(&without))["spec"]["selector"],
-        Value::Null
     );
 }
 

@@ -25,6 +25,7 @@
 //! | of an object that the tenant's API server waits for | nothing, and delays others |
 //! | that renews tokens, in a small Secret | nothing, and delays others |
 //! | that deletes, or that writes to the tenant | nothing |
+//! | that the host does not store: a dry run, or one more try for an address that is taken | earlier ones of these, which are limited in number |
 //!
 //! A key that has to wait is reconciled again when its turn has come. Until then it takes no place of others, and its status is synced. Namespaces of
 //! the tenant take turns, and so do kinds: pods whose claims are on the host do not come after all claims that are not. Requests that were taken are
@@ -65,6 +66,9 @@ pub(super) const EVENTS_PART: u64 = 2;
 const EVENTS_OF_POD: u64 = 1 << 10;
 /// Pods wait no longer than this because of Events that were written: the host has forgotten older ones by default.
 const LONGEST_FOR_EVENTS: Duration = Duration::from_hours(1);
+/// Tries of what the host does not store: how many a second, and how many at once. A comparison of a large chart with a cluster is a dry run of each Service.
+const TRIES_PER_SECOND: u64 = 10;
+const TRIES_AT_ONCE: u64 = 3000;
 /// Interval at which the next key looks for room among what others have taken and not used.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An object that will wait for so long gets an Event.
@@ -139,6 +143,7 @@ pub(super) struct Turns {
     small: Line,
     requests: Line,
     events: Line,
+    tries: Mutex<Pace>,
     /// Bytes that were taken for keys whose turn it is.
     granted: Mutex<HashMap<Key, u64>>,
     /// Requests that were taken for keys which have not written yet.
@@ -258,6 +263,7 @@ impl Turns {
             small: Line::new(SMALL_ALLOWANCE, rate),
             requests: Line::new(allowance, requests),
             events: Line::new(SMALL_ALLOWANCE, rate / EVENTS_PART),
+            tries: Mutex::new(Pace::at_start(TRIES_AT_ONCE, TRIES_PER_SECOND, now())),
             granted: Mutex::default(),
             granted_requests: Mutex::new(Grants::new(allowance)),
             granted_events: Mutex::default(),
@@ -384,6 +390,20 @@ impl Turns {
     /// That would be too late. The error is the time after which the same write may be asked for again.
     pub(super) fn take_soon(&self, bytes: u64) -> Result<Duration, Duration> {
         lock(&self.line_of(bytes).pace).take(bytes, now())
+    }
+
+    /// Takes a try of a write that the host does not store. It takes no bytes, and is as much work for the host's API server as any other. Returns the time
+    /// after which it may begin.
+    ///
+    /// # Errors
+    /// That would be too late. The error is the time after which it may be asked for again.
+    pub(super) fn take_try_soon(&self) -> Result<Duration, Duration> {
+        lock(&self.tries).take(1, now())
+    }
+
+    /// The same for one that does not wait. Returns whether it may be made.
+    pub(super) fn take_try_at_once(&self) -> bool {
+        lock(&self.tries).take_at_once(1, now())
     }
 
     /// Whether the turn of a key for its bytes has come, and it has not written yet.

@@ -29,6 +29,22 @@ fn selecting(name: &str, app: &str) -> Value {
     service
 }
 
+/// The host's controllers leave the endpoints of a Service without a selector as they are, and a pod of another tenant may get one of these addresses.
+pub async fn a_service_that_loses_its_selector_has_no_endpoints(clusters: &Clusters) {
+    const NAME: &str = "leaves";
+    let (services, pods) = (clusters.tenant_api::<Service>(), clusters.tenant_api::<Pod>());
+    create(&services, plain(NAME)).await;
+    create(&pods, pod(NAME, &json!({}))).await;
+    let has = async |count: usize| endpoints(clusters).await.get(NAME) == Some(&count);
+    eventually("it has an endpoint", async || has(1).await).await;
+    let without = json!({"spec": {"selector": null}});
+    patch(clusters, NAME, without).await.unwrap();
+    eventually("it has none any more", async || has(0).await).await;
+    services.delete(NAME, &DeleteParams::default()).await.unwrap();
+    pods.delete(NAME, &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", async || !endpoints(clusters).await.contains_key(NAME)).await;
+}
+
 /// Number of endpoints on the host of each Service of the tenant.
 async fn endpoints(clusters: &Clusters) -> BTreeMap<String, usize> {
     let slices = clusters.host_api::<EndpointSlice>();

@@ -52,6 +52,7 @@ async fn services_have_one_address() {
     changes_of_type(&clusters).await;
     a_load_balancer(&clusters).await;
     both_families(&clusters).await;
+    endpoints::a_service_that_loses_its_selector_has_no_endpoints(&clusters).await;
     failures::reservations_of_rejected_services_are_deleted(&clusters).await;
     failures::an_update_that_the_tenant_rejects_is_undone_soon(&clusters).await;
     failures::the_configuration_comes_back(&clusters).await;

@@ -201,7 +201,11 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
         return NodePortAccess::default();
     }
     let ports = context.stores.node_ports.of(&tenant.id.workload_namespace());
-    NodePortAccess::new(ports, nodes.running())
+    let mut access = NodePortAccess::new(ports, nodes.running());
+    access
+        .nodes
+        .retain(|node| context.network_config.may_be_of_node(node.addr()));
+    access
 }
 
 /// Applies the two namespaces, with the annotations that the admission policies of the host read.

@@ -17,7 +17,7 @@ use crate::{
     datastore::{DatastoreError, HeadPage, IsEnough, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     metrics::SleepMetrics,
-    network::{AdministrativeTier, NetworkConfig},
+    network::{AdministrativeTier, HostAddresses, NetworkConfig},
     quota_ledger::QuotaLedger,
     stores::Stores,
     testing::{MemoryContents, Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
@@ -42,7 +42,8 @@ pub(super) const UID: &str = "6f2c";
 pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
 /// The class that tests give the tenant.
 pub(super) const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
-const NODE: &str = "/api/v1/nodes/gpu-1";
+/// The node of the tenant.
+pub(super) const NODE: &str = "/api/v1/nodes/gpu-1";
 
 pub(super) struct Fixture {
     pub(super) script: Script,
@@ -278,6 +279,7 @@ fn context(
         has_admission_policies: true,
         argo_cd_namespace: None,
         administrative_tier: AdministrativeTier::default(),
+        host_addresses: HostAddresses::default(),
         stores,
         syncer_host: HostInput {
             server: "https://10.0.0.1:6443".into(),

@@ -1,7 +1,7 @@
 //! A class or a pool that no longer allows what a tenant runs with.
 
 use super::{
-    fixture::{Fixture, TENANT},
+    fixture::{Fixture, NODE, TENANT},
     quota::{decide, reservation, reserved, waiting},
 };
 use crate::{
@@ -96,6 +96,30 @@ async fn a_class_that_forbids_the_namespace_is_reported_first_and_enforced_then(
         (reason(&fixture, "Compliant"), violations(&fixture)),
         ("Allowed".into(), vec![])
     );
+}
+
+/// Root on a node reports any address: that of another tenant's database is closed then, and nothing else happens to that tenant.
+#[tokio::test]
+async fn no_spec_is_rejected_because_of_an_address_that_a_node_reports() {
+    let mut fixture = ready().await;
+    fixture.set_class(
+        &json!({"sync": {"storage": {"classes": ["fast"]}}, "network": {"egress": {"allowedCIDRs": ["0.0.0.0/0"]}}}),
+    );
+    let mut node = fixture.host.get(NODE).unwrap();
+    node["status"]["addresses"] = json!([{"type": "ExternalIP", "address": "198.51.100.7"}]);
+    node["spec"] = json!({"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]});
+    fixture.host.insert(NODE, node);
+    for (network, status) in [
+        ("169.254.0.0/16", "False"),
+        ("10.244.0.7/32", "False"),
+        ("198.51.100.7/32", "True"),
+    ] {
+        fixture.change_tenant(|cluster| {
+            cluster["spec"]["network"] = json!({"egress": {"allow": [{"cidr": network}]}});
+        });
+        fixture.reconcile().await.unwrap();
+        assert_eq!(fixture.reason("Accepted").0, status, "{network}");
+    }
 }
 
 #[tokio::test]

@@ -81,11 +81,13 @@ impl<'a> Validator<'a> {
     /// The condition Accepted, which says why it cannot be carried out.
     pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, ConditionUpdate> {
         let blocked: &[IpNet] = if cluster.spec.network.egress.is_some() {
-            // Computed only when needed: few specs have egress rules.
+            // Computed only when needed: few specs have egress rules. Addresses of nodes are closed to tenants all the same; root on a node reports any,
+            // and could have the specs of others rejected.
             self.blocked.get_or_init(|| {
                 let nodes = self.stores.nodes.state();
-                host_network::collect_host_network(nodes.iter().map(Arc::as_ref), [], Vec::new(), &self.network.blocked)
-                    .blocked
+                let nodes = nodes.iter().map(Arc::as_ref);
+                let flags = self.network.blocked_by_flags();
+                host_network::collect_with_addresses((nodes, Vec::new()), [], Vec::new(), &flags).blocked
             })
         } else {
             &[]
