@@ -145,14 +145,21 @@ fn find_unknown_devices(pod: &GpuPod, gpu_resources: &BTreeSet<String>, series: 
     if pod.claimed_gpus == ClaimedGpus::Unknown {
         return Some(Unknown::DevicesByClaims);
     }
-    let requested = usize::try_from(pod.gpus(gpu_resources)).unwrap_or(usize::MAX);
-    match series.len().cmp(&requested) {
-        // Exporters do not name the pods of claims unless they are configured for it.
-        std::cmp::Ordering::Less if pod.claimed_gpus != ClaimedGpus::default() => Some(Unknown::DevicesByClaims),
-        std::cmp::Ordering::Less => Some(Unknown::MissingSeries),
-        std::cmp::Ordering::Equal => None,
-        std::cmp::Ordering::Greater => Some(Unknown::MoreDevicesThanRequested),
+    let count = |gpus: u32| usize::try_from(gpus).unwrap_or(usize::MAX);
+    if series.len() > count(pod.gpus(gpu_resources)) {
+        return Some(Unknown::MoreDevicesThanRequested);
     }
+    // Kubelets do not name the devices that only init containers request, nor claims that no container names: nothing can use these. A team would
+    // otherwise keep GPUs by an init container that ends at once.
+    if series.len() >= count(pod.usable_gpus(gpu_resources)) {
+        return None;
+    }
+    // Exporters do not name the pods of claims unless they are configured for it.
+    Some(if pod.claimed_gpus == ClaimedGpus::default() {
+        Unknown::MissingSeries
+    } else {
+        Unknown::DevicesByClaims
+    })
 }
 
 /// What a series must have.
@@ -264,6 +271,37 @@ mod tests {
             unknown(Unknown::MoreDevicesThanRequested)
         );
         assert_eq!(judge_by(&pod, None), unknown(Unknown::NoMetrics));
+    }
+
+    #[test]
+    fn gpus_that_no_container_can_use_need_no_metrics() {
+        // An init container requested them, and has ended.
+        let mut pod = testing::pod("train", 8);
+        pod.unused_devices = [("nvidia.com/gpu".to_owned(), 8), ("rdma/hca".to_owned(), 1)].into();
+        assert_eq!(judge_with(&pod, SeriesTable::default()), Verdict::Idle);
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&pod])), Verdict::Idle);
+        let mut busy = testing::idle_table(&[&pod]);
+        busy.record(&testing::row(&pod, 7), Signal::Engine, Aggregation::Peak, 0.1);
+        assert_eq!(judge_with(&pod, busy), Verdict::Active);
+        // Its container has two of the eight.
+        pod.unused_devices = [("nvidia.com/gpu".to_owned(), 6)].into();
+        let (one, two) = (testing::pod("train", 1), testing::pod("train", 2));
+        assert_eq!(
+            judge_with(&pod, testing::idle_table(&[&one])),
+            unknown(Unknown::MissingSeries)
+        );
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&two])), Verdict::Idle);
+        // A claim that no container names.
+        let claims = |unused_claimed_gpus| GpuPod {
+            claimed_gpus: ClaimedGpus::Known(4),
+            unused_claimed_gpus,
+            ..testing::pod("train", 0)
+        };
+        assert_eq!(judge_with(&claims(4), SeriesTable::default()), Verdict::Idle);
+        assert_eq!(
+            judge_with(&claims(3), SeriesTable::default()),
+            unknown(Unknown::DevicesByClaims)
+        );
     }
 
     #[test]
