@@ -12,7 +12,7 @@ use crate::{
     signal::Signal,
     testing::{self, NOW, SIGNALS},
 };
-use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
+use berth_api::{IdleOptOut, IdleReclaim, IdleReclaimMode, IdleStep};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use std::{collections::BTreeSet, slice, sync::Arc, time::Instant};
@@ -76,7 +76,7 @@ fn steps(activity: &dyn Fn(i64) -> f64, minutes: i64) -> Vec<IdleStep> {
             testing::record(&mut table, &testing::row(&pod, 0), signal, peak, now);
         }
         let decisions = evaluate(&policy, slice::from_ref(&pod), table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
         taken.extend(decisions[0].step().filter(|step| taken.last() != Some(step)));
     }
     taken
@@ -135,7 +135,7 @@ fn pods_that_wait_for_one_whose_containers_never_run_are_given_back() {
             record_idle_at(&mut table, &testing::row(&pods[0], index), now);
         }
         let decisions = evaluate(&enforce, &pods, table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
         if let Some(step) = decisions[0].step()
             && taken.last().is_none_or(|(_, last)| *last != step)
         {
@@ -194,27 +194,127 @@ fn a_gang_with_one_active_pod_is_not_idle() {
     assert_eq!((decisions[0].verdict, decisions[0].state), (Verdict::Active, None));
 }
 
+/// The steps of the first workload in the minutes from 0 on, if its first pod does nothing, with the minute of each. `change` changes the pods before each
+/// pass.
+fn steps_of(pods: &mut [GpuPod], minutes: i64, change: impl Fn(&mut [GpuPod], i64)) -> Vec<(i64, IdleStep)> {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let mut states = States::new();
+    let mut taken: Vec<(i64, IdleStep)> = Vec::new();
+    for minute in 0..minutes {
+        change(pods, minute);
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for index in 0..pods[0].devices.values().sum::<u32>() {
+            record_idle_at(&mut table, &testing::row(&pods[0], index), now);
+        }
+        let decisions = evaluate(&enforce, pods, table, &states, now);
+        states = pass::states_after(&decisions, &states);
+        if let Some(step) = decisions[0].step()
+            && taken.last().is_none_or(|(_, last)| *last != step)
+        {
+            taken.push((minute, step));
+        }
+    }
+    taken
+}
+
 #[test]
-fn pods_that_wait_for_one_without_a_node_are_not_idle() {
-    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8), testing::pod("alone", 8)];
-    for pod in &mut pods[..2] {
+fn pods_that_wait_for_one_without_a_node_are_given_back_after_the_longest_startup() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8)];
+    for pod in &mut pods {
         pod.gang = Some("train".into());
     }
-    for place in [1, 2] {
-        pods[place].devices_held = DevicesHeld::NotYet;
-        pods[place].started_at = None;
-    }
-    let table = testing::idle_table(&[&pods[0]]);
-    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
-    let found: Vec<(Verdict, u32)> = decisions
-        .iter()
-        .map(|decision| (decision.verdict, decision.gpus))
-        .collect();
-    assert_eq!(found, [(Verdict::Unknown(Unknown::NotStarted), 8)]);
+    pods[1].devices_held = DevicesHeld::NotYet;
+    pods[1].started_at = None;
+    let expected = |last| {
+        [
+            (0, IdleStep::Warned),
+            (15, IdleStep::WarnedAgain),
+            (30, IdleStep::CheckpointRequested),
+            (last, IdleStep::Reclaimable),
+        ]
+    };
+    // The pod without a node is another one in each pass.
+    let replaced = steps_of(&mut pods, 400, |pods, minute| pods[1].uid = format!("w1-{minute}"));
+    assert_eq!(replaced, expected(360));
     pods[1].devices_held = DevicesHeld::NoMore;
-    let table = testing::idle_table(&[&pods[0]]);
-    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
-    assert_eq!(decisions[0].verdict, Verdict::Idle, "it no longer waits");
+    let without = steps_of(&mut pods, 400, |_, _| {});
+    assert_eq!(without, expected(40), "nothing waits any longer");
+}
+
+#[test]
+fn pods_without_a_node_are_not_judged_alone() {
+    let mut alone = testing::pod("alone", 8);
+    alone.devices_held = DevicesHeld::NotYet;
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let decisions = evaluate(&enforce, &[alone], SeriesTable::default(), &States::new(), NOW);
+    assert_eq!(decisions, []);
+}
+
+#[test]
+fn a_pod_that_gets_its_node_at_last_gives_the_others_all_their_time() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8)];
+    for pod in &mut pods {
+        pod.gang = Some("train".into());
+    }
+    pods[1].devices_held = DevicesHeld::NotYet;
+    pods[1].started_at = None;
+    let taken = steps_of(&mut pods, 450, |pods, minute| {
+        if minute == 350 {
+            pods[1].devices_held = DevicesHeld::Now;
+            pods[1].scheduled_at = Some(NOW + minute * 60);
+            pods[1].started_at = Some(NOW + minute * 60);
+        }
+    });
+    assert_eq!(taken.last(), Some(&(30, IdleStep::CheckpointRequested)));
+}
+
+#[test]
+fn other_labels_give_no_workload_its_time_again() {
+    let mut pods = [testing::pod("w0", 8)];
+    let taken = steps_of(&mut pods, 60, |pods, minute| {
+        let name = format!("job-{}", minute / 10);
+        pods[0].labels = [("job-name".to_owned(), name)].into();
+    });
+    assert_eq!(taken.last(), Some(&(40, IdleStep::Reclaimable)));
+}
+
+#[test]
+fn a_workload_that_was_excepted_for_a_while_does_not_begin_anew() {
+    let pod = testing::pod("w0", 8);
+    let mut excepted = pod.clone();
+    excepted.labels = [("keep".to_owned(), "yes".to_owned())].into();
+    let enforce = Policy::new(&IdleReclaim {
+        mode: IdleReclaimMode::Enforce,
+        opt_out: Some(IdleOptOut {
+            match_labels: [("keep".to_owned(), String::new())].into(),
+            max_gpus_per_namespace: 8,
+            max_gpus_per_tenant: None,
+        }),
+        ..IdleReclaim::default()
+    });
+    // It is excepted in minute 35. In minute 80 it is, and works.
+    let mut states = States::new();
+    let mut steps = Vec::new();
+    for minute in 0..100 {
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for index in 0..8 {
+            record_idle_at(&mut table, &testing::row(&pod, index), now);
+        }
+        if minute == 80 {
+            table.record(&testing::row(&pod, 0), Signal::Engine, Aggregation::Peak, 0.5);
+        }
+        let pod = if [35, 80].contains(&minute) { &excepted } else { &pod };
+        let decisions = evaluate(&enforce, slice::from_ref(pod), table, &states, now);
+        states = pass::states_after(&decisions, &states);
+        steps.push(decisions[0].step());
+    }
+    assert_eq!(steps[34], Some(IdleStep::CheckpointRequested));
+    assert_eq!((steps[35], steps[80]), (None, None));
+    assert_eq!(steps[36], Some(IdleStep::CheckpointRequested));
+    assert_eq!((steps[45], steps[46]), (steps[36], Some(IdleStep::Reclaimable)));
+    assert_eq!(steps[81], Some(IdleStep::Warned));
 }
 
 #[test]
@@ -228,13 +328,16 @@ fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
         let mut table = SeriesTable::default();
         record_idle_at(&mut table, &testing::row(&pod, 0), now);
         decisions = evaluate(&dry_run, slice::from_ref(&pod), table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
     }
     assert_eq!(decisions[0].step(), Some(IdleStep::Reclaimable));
     assert!(!decisions[0].is_due(IdleReclaimMode::DryRun));
     let status = pass::report(&dry_run, &decisions);
     assert_eq!((status.gpus, status.idle_gpus, status.workloads.len()), (1, 1, 1));
-    assert_eq!(pass::states_of(Some(&status), IdleReclaimMode::DryRun), states);
+    let read = pass::states_of(Some(&status), IdleReclaimMode::DryRun);
+    let workload = &decisions[0].workload;
+    assert!(read.get(workload).is_some());
+    assert_eq!(read.get(workload), states.get(workload));
     assert!(pass::states_of(Some(&status), IdleReclaimMode::Enforce).is_empty());
 }
 

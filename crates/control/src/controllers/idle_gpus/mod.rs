@@ -202,7 +202,7 @@ async fn carry_out(
     let report = nodes::with_idle_nodes(report, unrequested.get(&tenant.uid));
     let report = memory.inside(tenant).complete(report, tenant.published());
     status::write(context, tenant, Some(&report)).await?;
-    memory.remember(tenant, pass::states_after(decisions));
+    memory.remember(tenant, pass::states_after(decisions, &before));
     let is_new = |decision: &&Decision| {
         let earlier = before.get(&decision.workload).map(|state| state.step);
         let announced = matches!(decision.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
