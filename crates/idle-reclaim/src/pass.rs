@@ -116,6 +116,12 @@ impl Decision {
                 .state
                 .is_some_and(|state| state.step == IdleStep::Reclaimable && !state.paused)
     }
+
+    /// Whether disruption budgets may keep its pods no longer: it took the last step this long ago.
+    pub fn is_overdue(&self, eviction_timeout: Seconds, now: Seconds) -> bool {
+        let last = self.state.filter(|state| state.step == IdleStep::Reclaimable);
+        last.is_some_and(|state| state.step_since.saturating_add(eviction_timeout) <= now)
+    }
 }
 
 /// Decides about all workloads of a tenant. Without metrics nothing is known, and nothing changes.

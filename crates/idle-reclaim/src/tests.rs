@@ -318,6 +318,17 @@ fn a_workload_that_was_excepted_for_a_while_does_not_begin_anew() {
 }
 
 #[test]
+fn budgets_keep_pods_for_the_eviction_timeout_after_the_last_step() {
+    let due = testing::due("job", 8);
+    assert!(!due.is_overdue(3600, NOW + 3599) && due.is_overdue(3600, NOW + 3600));
+    let mut earlier = due;
+    if let Some(state) = &mut earlier.state {
+        state.step = IdleStep::CheckpointRequested;
+    }
+    assert!(!earlier.is_overdue(0, NOW + 3600));
+}
+
+#[test]
 fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
     let pod = testing::pod("job", 1);
     let dry_run = policy(IdleReclaimMode::DryRun);

@@ -230,17 +230,19 @@ async fn reclaim_workload(
         };
         stop::stop_owners(context, inside, tenant, &decision).await
     };
+    let ignores_budgets = decision.is_overdue(tenant.policy.eviction_timeout, context.clock.now().as_second());
     let mut gave = Gave::default();
     for (pod, step) in steps {
         let result = if stopped.contains(&pod.uid) {
             gave.stopped.push(pod);
             STOPPED
-        } else if step == PodStep::Wait {
+        } else if step == PodStep::Wait || !pod.holds_devices() {
+            // A pod without a node has nothing to give back. Its owner would make another one in each pass.
             continue;
         } else {
-            evict_pod(context, &pod).await
+            evict_pod(context, &pod, ignores_budgets).await
         };
-        gave.evicted += usize::from(result == EVICTED);
+        gave.evicted += usize::from([EVICTED, FORCED].contains(&result));
         let labels = ResultLabels { result };
         context.metrics.idle_evictions.get_or_create(&labels).inc();
     }
@@ -266,11 +268,22 @@ const KEPT: &str = "kept";
 /// The result of an eviction that the API server accepted.
 const EVICTED: &str = "ok";
 
-/// Evicts one pod; returns the result for metrics.
-async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
+/// The result of the deletion of a pod that a budget has kept for too long.
+const FORCED: &str = "forced";
+
+/// Evicts one pod, or deletes it if a budget may keep it no longer; returns the result for metrics.
+async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod, ignores_budgets: bool) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    match pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await {
-        Ok(()) => EVICTED,
+    let evicted = pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await;
+    let is_kept = evicted.as_ref().is_err_and(|error| is_status(error, 429));
+    let (result, left) = if is_kept && ignores_budgets {
+        let deleted = pod_deletion::delete_in_its_time(&pods, &pod.name, Some(pod.uid.clone())).await;
+        (FORCED, deleted)
+    } else {
+        (EVICTED, evicted)
+    };
+    match left {
+        Ok(()) => result,
         // It is gone, or another pod has its name.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => "gone",
         Err(error) if is_status(&error, 429) => "blocked",

@@ -1,6 +1,6 @@
 //! Evictions: only by what is known right before.
 
-use super::Fleet;
+use super::{Fleet, POD};
 use crate::{controllers::idle_gpus::tenants::Memory, metrics::ResultLabels};
 use berth_api::IdleReclaimMode;
 use std::time::Duration;
@@ -67,4 +67,24 @@ async fn nothing_is_evicted_while_the_status_cannot_be_written() {
     assert_eq!(fleet.evictions(), 0);
     fleet.run(1).await;
     assert_eq!(fleet.evictions(), 1);
+}
+
+#[tokio::test]
+async fn a_budget_keeps_idle_gpus_for_a_while_only() {
+    let mut fleet = Fleet::due_next().await;
+    let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
+    fleet.host.refuse_writes(Some(("/eviction", 429, refusal)));
+    let deleted = format!("host DELETE {POD}");
+    let count = |fleet: &Fleet| {
+        let calls = fleet.script.calls();
+        calls.iter().filter(|call| call.text == deleted).count()
+    };
+    fleet.run(60).await;
+    assert_eq!((fleet.evictions(), count(&fleet)), (60, 0));
+    fleet.run(1).await;
+    assert_eq!((fleet.evictions(), count(&fleet)), (61, 1));
+    let results = &fleet.context.metrics.idle_evictions;
+    for (result, pods) in [("blocked", 60), ("forced", 1)] {
+        assert_eq!(results.get_or_create(&ResultLabels { result }).get(), pods, "{result}");
+    }
 }
