@@ -44,6 +44,11 @@ impl States {
         self.workloads.get(workload)
     }
 
+    /// The workloads, and where they are.
+    pub fn workloads(&self) -> impl Iterator<Item = (&WorkloadName, &LadderState)> {
+        self.workloads.iter()
+    }
+
     /// Lets the time of the step of a workload start again.
     pub fn pause(&mut self, workload: &WorkloadName) {
         if let Some(state) = self.workloads.get_mut(workload) {

@@ -248,9 +248,9 @@ async fn jobs_that_pause_are_active_and_a_forgotten_notebook_is_idle() {
     for job in [loading, checkpointing] {
         assert_eq!(verdict(&decisions, job), Verdict::Active);
     }
-    let states = pass::states_after(&decisions);
+    let states = pass::states_after(&decisions, &States::new());
     let warned: Vec<(&str, IdleStep)> = states
-        .iter()
+        .workloads()
         .map(|(name, state)| (name.name.as_str(), state.step))
         .collect();
     assert_eq!(warned, [("train-2", IdleStep::Warned)]);
@@ -262,9 +262,10 @@ async fn an_hour_without_prometheus_changes_nothing() {
     const PODS: usize = 3;
     let mut fleet = Fleet::start(PODS, []).await;
     let all_idle = |decisions: &[Decision]| count(decisions, Verdict::Idle) == PODS;
-    let warned = pass::states_after(&fleet.wait_until("all pods are idle", all_idle).await);
-    assert_eq!(warned.len(), PODS);
-    assert!(warned.values().all(|state| state.step == IdleStep::Warned));
+    let decisions = fleet.wait_until("all pods are idle", all_idle).await;
+    let warned = pass::states_after(&decisions, &States::new());
+    assert_eq!(warned.workloads().count(), PODS);
+    assert!(warned.workloads().all(|(_, state)| state.step == IdleStep::Warned));
 
     fleet.server.kill();
     let down = now();
@@ -275,13 +276,13 @@ async fn an_hour_without_prometheus_changes_nothing() {
         assert_eq!(count(&decisions, Verdict::Unknown(Unknown::NoMetrics)), PODS);
         let evicts = |decision: &Decision| decision.is_due(IdleReclaimMode::Enforce) || decision.next_step_at.is_some();
         assert!(!decisions.iter().any(evicts), "{decisions:?}");
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
     }
-    for (name, state) in &states {
+    for (name, state) in states.workloads() {
         let before = LadderState {
             paused: true,
             unknown: state.unknown,
-            ..warned[name]
+            ..*warned.get(name).unwrap()
         };
         assert_eq!(*state, before, "{name:?}");
         assert_eq!(state.unknown.since, Some(down), "{name:?}");
@@ -297,9 +298,9 @@ async fn an_hour_without_prometheus_changes_nothing() {
     let back = now();
     fleet.wait_until("all pods are idle again", all_idle).await;
     let metrics = fleet.collect().await.unwrap();
-    let after = pass::states_after(&fleet.decide_at(Some(&metrics), &states, now()));
-    assert_eq!(after.len(), PODS);
-    for state in after.values() {
+    let after = pass::states_after(&fleet.decide_at(Some(&metrics), &states, now()), &states);
+    assert_eq!(after.workloads().count(), PODS);
+    for (_, state) in after.workloads() {
         assert!(
             state.step == IdleStep::Warned && !state.paused && state.step_since >= back,
             "{state:?}"
