@@ -210,6 +210,18 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
     context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
+/// The pods whose owners are to be stopped. Those without a node count with others that have one, and not alone: an owner that is not stopped by that, and makes
+/// such a pod again in each pass, would be stopped in each pass.
+fn list_pods_of_owners(steps: &[(Arc<GpuPod>, PodStep)]) -> Vec<Arc<GpuPod>> {
+    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
+    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    if of_owners.iter().any(|pod| pod.holds_devices()) {
+        of_owners
+    } else {
+        Vec::new()
+    }
+}
+
 /// Stops the owners of a workload, and evicts the pods of others.
 async fn reclaim_workload(
     context: &IdleGpusContext,
@@ -218,8 +230,7 @@ async fn reclaim_workload(
     decision: &Decision,
     steps: Vec<(Arc<GpuPod>, PodStep)>,
 ) -> Gave {
-    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
-    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    let of_owners = list_pods_of_owners(&steps);
     let stopped = if of_owners.is_empty() {
         HashSet::new()
     } else {
@@ -291,5 +302,30 @@ async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod, ignores_budgets: boo
             tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "cannot evict a pod whose GPUs are idle");
             "failed"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_idle_reclaim::pod::DevicesHeld;
+
+    #[test]
+    fn an_owner_is_not_stopped_for_a_pod_without_a_node_alone() {
+        let pod = |devices_held| {
+            Arc::new(GpuPod {
+                devices_held,
+                ..GpuPod::default()
+            })
+        };
+        let (runs, waits) = (pod(DevicesHeld::Now), pod(DevicesHeld::NotYet));
+        let count = |steps: &[(&Arc<GpuPod>, PodStep)]| {
+            let steps: Vec<(Arc<GpuPod>, PodStep)> = steps.iter().map(|(pod, step)| (Arc::clone(pod), *step)).collect();
+            list_pods_of_owners(&steps).len()
+        };
+        let stop = PodStep::StopOwner;
+        assert_eq!(count(&[(&runs, stop), (&waits, stop)]), 2);
+        assert_eq!(count(&[(&runs, PodStep::Evict), (&waits, stop)]), 0);
+        assert_eq!(count(&[(&waits, stop)]), 0);
     }
 }
