@@ -79,7 +79,7 @@ pub struct Observation {
     pub verdict: Verdict,
     /// When the last of its pods that have a node [started](crate::evidence::start_of); none if one has not started.
     pub last_start: Option<Seconds>,
-    /// Whether one of its pods waits for a node: the others may wait for it.
+    /// Whether one of its pods waits for a node, or may not start now: the others may wait for it.
     pub awaits_pods: bool,
     /// Its times.
     pub timings: Timings,

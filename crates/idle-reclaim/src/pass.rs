@@ -182,6 +182,7 @@ fn decide(
             awaits_pods = true;
             continue;
         }
+        awaits_pods |= pod.awaits_others;
         let known = evidence::judge(pod, input.policy, timings, input.gpu_resources, metrics, now);
         verdict = verdict.max(known);
         let started = evidence::start_of(pod, timings, now);

@@ -84,6 +84,8 @@ pub struct GpuPod {
     pub is_ending: bool,
     /// Whether a schedule of the platform restricts it now.
     pub is_restricted: bool,
+    /// Whether one lets no pod with its labels start now. It goes on, and may wait for such a pod.
+    pub awaits_others: bool,
     /// When it got its node.
     pub scheduled_at: Option<Seconds>,
     /// When its containers started, also if none of them runs any more; none as long as none has run.

@@ -1,4 +1,6 @@
-//! Whole passes: scenes of a fleet, and properties that hold whatever the metrics are.
+//! Whole passes: scenes of a fleet.
+
+mod properties;
 
 use crate::{
     Seconds,
@@ -14,7 +16,6 @@ use crate::{
 };
 use berth_api::{IdleOptOut, IdleReclaim, IdleReclaimMode, IdleStep};
 use jiff::Timestamp;
-use proptest::prelude::*;
 use std::{collections::BTreeSet, slice, sync::Arc, time::Instant};
 
 fn policy(mode: IdleReclaimMode) -> Policy {
@@ -243,6 +244,16 @@ fn pods_that_wait_for_one_without_a_node_are_given_back_after_the_longest_startu
 }
 
 #[test]
+fn pods_with_labels_of_which_none_starts_now_are_given_back_after_the_longest_startup() {
+    let mut pods = [testing::pod("w0", 8)];
+    let taken = steps_of(&mut pods, 400, |pods, _| pods[0].awaits_others = true);
+    assert_eq!(taken.last(), Some(&(360, IdleStep::Reclaimable)));
+    // For a moment every five minutes.
+    let taken = steps_of(&mut pods, 400, |pods, minute| pods[0].awaits_others = minute % 5 == 0);
+    assert_eq!(taken.last(), Some(&(41, IdleStep::Reclaimable)));
+}
+
+#[test]
 fn pods_without_a_node_are_not_judged_alone() {
     let mut alone = testing::pod("alone", 8);
     alone.devices_held = DevicesHeld::NotYet;
@@ -435,86 +446,4 @@ fn ten_thousand_gpus_are_one_pass() {
     let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
     assert_eq!(pass::report(&enforce, &decisions).idle_gpus, 10_000);
     eprintln!("10,000 GPUs decided in {:?}", begin.elapsed());
-}
-
-/// Values of the three aggregates of one signal; none: no row.
-type Cell = (Option<f64>, Option<f64>, Option<f64>);
-
-fn cells() -> impl Strategy<Value = Vec<Cell>> {
-    let now = f64::from(u32::try_from(NOW).unwrap());
-    let peak = prop_oneof![Just(Some(0.0)), Just(None), (0.0..500.0_f64).prop_map(Some)];
-    let coverage = prop_oneof![Just(Some(60.0)), Just(None), (0.0..61.0_f64).prop_map(Some)];
-    let last = prop_oneof![Just(Some(now)), Just(None), (now - 4000.0..now).prop_map(Some)];
-    prop::collection::vec((peak, coverage, last), 8)
-}
-
-/// A table of a pod with two GPUs; `cells` are the four signals of the first, then those of the second.
-fn table_of(pod: &GpuPod, cells: &[Cell]) -> SeriesTable {
-    let mut table = SeriesTable::default();
-    for (place, (peak, coverage, last)) in cells.iter().enumerate() {
-        let index = u32::try_from(place / 4).unwrap();
-        for (aggregation, value) in [
-            (Aggregation::Peak, peak),
-            (Aggregation::Coverage, coverage),
-            (Aggregation::LastSample, last),
-        ] {
-            if let Some(value) = value {
-                table.record(&testing::row(pod, index), SIGNALS[place % 4], aggregation, *value);
-            }
-        }
-    }
-    table
-}
-
-fn verdict_of(pod: &GpuPod, cells: &[Cell]) -> Verdict {
-    let enforce = policy(IdleReclaimMode::Enforce);
-    let table = table_of(pod, cells);
-    evaluate(&enforce, slice::from_ref(pod), table, &States::new(), NOW)[0].verdict
-}
-
-proptest! {
-    #[test]
-    fn a_missing_row_is_never_idle(mut cells in cells(), place in 0..8_usize, which in 0..3_usize) {
-        match which {
-            0 => cells[place].0 = None,
-            1 => cells[place].1 = None,
-            _ => cells[place].2 = None,
-        }
-        prop_assert_ne!(verdict_of(&testing::pod("a", 2), &cells), Verdict::Idle);
-    }
-
-    #[test]
-    fn more_activity_never_makes_a_pod_idle(cells in cells(), place in 0..8_usize, more in 0.0..100.0_f64) {
-        let pod = testing::pod("a", 2);
-        let before = verdict_of(&pod, &cells);
-        let mut busier = cells;
-        busier[place].0 = busier[place].0.map(|peak| peak + more);
-        prop_assert!(verdict_of(&pod, &busier) >= before);
-    }
-
-    #[test]
-    fn less_coverage_and_older_samples_never_make_a_pod_idle(
-        cells in cells(), place in 0..8_usize, fewer in 0.0..60.0_f64, older in 0.0..4000.0_f64,
-    ) {
-        let pod = testing::pod("a", 2);
-        let before = verdict_of(&pod, &cells);
-        let mut worse = cells;
-        worse[place].1 = worse[place].1.map(|coverage| coverage - fewer);
-        worse[place].2 = worse[place].2.map(|last| last - older);
-        if before != Verdict::Idle {
-            prop_assert_ne!(verdict_of(&pod, &worse), Verdict::Idle);
-        }
-    }
-
-    #[test]
-    fn a_pod_is_idle_only_with_every_row_of_every_gpu(cells in cells()) {
-        let is_complete = cells.iter().enumerate().all(|(place, (peak, coverage, last))| {
-            let limit = if place % 4 == 3 { 150.0 } else { 0.0 };
-            peak.is_some_and(|peak| peak <= limit)
-                && coverage.is_some_and(|coverage| coverage >= 57.0)
-                && last.is_some_and(|last| last >= f64::from(u32::try_from(NOW - 120).unwrap()))
-        });
-        let verdict = verdict_of(&testing::pod("a", 2), &cells);
-        prop_assert_eq!(verdict == Verdict::Idle, is_complete);
-    }
 }

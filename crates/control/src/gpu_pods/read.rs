@@ -83,6 +83,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         // What schedules say changes with time: the passes ask for it.
         is_restricted: false,
+        awaits_others: false,
         scheduled_at: status
             .and_then(|status| read_transition(status, "PodScheduled"))
             .max(created)

@@ -108,8 +108,11 @@ pub(super) fn mark_restricted(pods: Vec<Arc<GpuPod>>, restricted: &RestrictedPod
         if !restricted.contains(&pod.origin_namespace, &pod.labels) {
             return pod;
         }
+        // A team would otherwise give its pods such labels while a window is open, or for a moment each few minutes.
+        let awaits_others = restricted.goes_on_by_labels(&pod.origin_namespace, &pod.labels);
         Arc::new(GpuPod {
-            is_restricted: true,
+            is_restricted: !awaits_others,
+            awaits_others,
             ..GpuPod::clone(&pod)
         })
     };
