@@ -75,7 +75,16 @@ pub enum Verdict {
 /// When a pod started: when its containers did, or when it got its node, if none of them has run after the longest start-up. None before that.
 pub fn start_of(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
     let late = pod.scheduled_at.filter(|_| has_overrun(pod, timings, now));
-    pod.started_at.or(late)
+    start_of_containers(pod, timings, now).or(late)
+}
+
+/// When its containers started. Kubelets write that by the clock of the node. If that is ahead, they have started by now all the same: the pod is not young until
+/// then, but for the longest start-up since the API server gave it its node.
+fn start_of_containers(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
+    let started = pod.started_at?;
+    let latest = pod.scheduled_at.filter(|_| started > now);
+    let latest = latest.map(|scheduled| scheduled.saturating_add(timings.max_startup));
+    Some(latest.map_or(started, |latest| latest.min(started)))
 }
 
 /// Whether none of its containers has run although it has had its node for the longest start-up and the window.
@@ -132,7 +141,7 @@ fn evaluated<'a>(device: &'a DeviceSeries, policy: &'a Policy) -> impl Iterator<
 }
 
 fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unknown> {
-    let Some(started_at) = pod.started_at else {
+    let Some(started_at) = start_of_containers(pod, timings, now) else {
         return Some(Unknown::NotStarted);
     };
     let evaluated_from = started_at
@@ -334,6 +343,27 @@ mod tests {
         assert_eq!(judge_with(&pod, table()), Verdict::Idle);
         pod.started_at = None;
         assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
+    }
+
+    #[test]
+    fn a_pod_on_a_node_whose_clock_is_ahead_does_not_stay_young() {
+        let with_node_since = |scheduled_at| GpuPod {
+            scheduled_at: Some(scheduled_at),
+            started_at: Some(NOW + 30 * 86_400),
+            ..testing::pod("train", 1)
+        };
+        let table = || testing::idle_table(&[&testing::pod("train", 1)]);
+        // Six hours to start, half an hour more, and the window.
+        let (young, old) = (with_node_since(NOW - 26_999), with_node_since(NOW - 27_000));
+        assert_eq!(judge_with(&young, table()), unknown(Unknown::StartingUp));
+        assert_eq!(judge_with(&old, table()), Verdict::Idle);
+        assert_eq!(
+            judge_with(&old, SeriesTable::default()),
+            unknown(Unknown::MissingSeries),
+            "it has run"
+        );
+        let timings = Policy::new(&IdleReclaim::default()).timings_of(&old.labels).1;
+        assert_eq!(start_of(&old, timings, NOW), Some(NOW - 5400));
     }
 
     /// A pod with a node since then, none of whose containers has run: its image cannot be pulled, or an init container does not end.
