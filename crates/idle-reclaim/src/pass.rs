@@ -105,6 +105,8 @@ pub struct Decision {
     pub state: Option<LadderState>,
     /// When the next step is due.
     pub next_step_at: Option<Seconds>,
+    /// Whether the last step comes later as long as one of its pods waits for a node, or may not start.
+    pub awaits_pods: bool,
 }
 
 impl Decision {
@@ -120,6 +122,13 @@ impl Decision {
             && self
                 .state
                 .is_some_and(|state| state.step == IdleStep::Reclaimable && !state.paused)
+    }
+
+    /// Whether it took its first or its last step in this pass. `before` is where the workloads were: another name makes none new.
+    pub fn is_new(&self, before: &States) -> bool {
+        let earlier = before.find(&self.workload, &self.pods).map(|state| state.step);
+        let is_announced = matches!(self.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
+        is_announced && self.step() != earlier
     }
 
     /// Whether disruption budgets may keep its pods no longer: it took the last step this long ago.
@@ -209,6 +218,7 @@ fn decide(
         verdict,
         is_opted_out,
         state,
+        awaits_pods,
     }
 }
 

@@ -291,6 +291,26 @@ fn other_labels_give_no_workload_its_time_again() {
 }
 
 #[test]
+fn a_workload_is_announced_once_whatever_its_labels_are() {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let mut pod = testing::pod("w0", 1);
+    let mut before = States::new();
+    for number in 0..3 {
+        pod.labels = [("job-name".to_owned(), format!("job-{number}"))].into();
+        let decisions = evaluate(
+            &enforce,
+            slice::from_ref(&pod),
+            testing::idle_table(&[&pod]),
+            &before,
+            NOW,
+        );
+        assert_eq!(decisions[0].step(), Some(IdleStep::Warned));
+        assert_eq!(decisions[0].is_new(&before), number == 0);
+        before = pass::states_after(&decisions, &before);
+    }
+}
+
+#[test]
 fn a_workload_that_was_excepted_for_a_while_does_not_begin_anew() {
     let pod = testing::pod("w0", 8);
     let mut excepted = pod.clone();

@@ -1,5 +1,5 @@
 //! Gives back the GPUs of workloads that are due, if Prometheus still says so right before: their owners are stopped if the class says so, else their pods are evicted, as
-//! `kubectl drain` does: disruption budgets and grace periods hold.
+//! `kubectl drain` does: grace periods hold, and disruption budgets do for the time of the class.
 
 use super::{
     IdleGpusContext,
@@ -286,8 +286,8 @@ const FORCED: &str = "forced";
 async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod, ignores_budgets: bool) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
     let evicted = pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await;
-    let is_kept = evicted.as_ref().is_err_and(|error| is_status(error, 429));
-    let (result, left) = if is_kept && ignores_budgets {
+    let is_kept = ignores_budgets && evicted.as_ref().is_err_and(is_refusal);
+    let (result, left) = if is_kept {
         let deleted = pod_deletion::delete_in_its_time(&pods, &pod.name, Some(pod.uid.clone())).await;
         (FORCED, deleted)
     } else {
@@ -303,6 +303,11 @@ async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod, ignores_budgets: boo
             "failed"
         }
     }
+}
+
+/// Whether the API server does not evict a pod that is there. The code of a budget is 429, but of a pod that two budgets select, it is 500.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if ![404, 409].contains(&status.code))
 }
 
 #[cfg(test)]
