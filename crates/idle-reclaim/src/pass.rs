@@ -131,6 +131,11 @@ impl Decision {
         is_announced && self.step() != earlier
     }
 
+    /// Whether the last step may come before `next_step_at`: what it waits for may get its node, or be deleted, at any time.
+    pub fn may_come_sooner(&self) -> bool {
+        self.awaits_pods && self.step() == Some(IdleStep::CheckpointRequested)
+    }
+
     /// Whether disruption budgets may keep its pods no longer: it took the last step this long ago.
     pub fn is_overdue(&self, eviction_timeout: Seconds, now: Seconds) -> bool {
         let last = self.state.filter(|state| state.step == IdleStep::Reclaimable);

@@ -40,12 +40,13 @@ const BUSY_PODS: usize = 25;
 /// A window that a test can wait for.
 const WINDOW: Seconds = 40;
 
-/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, the one that computes later, and the one
-/// whose exporter lacks a metric of one GPU for a while.
+/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, the one that computes later, the one
+/// whose exporter lacks a metric of one GPU for a while, and the one of which a metric of one GPU is no number for a while.
 const INCOMPLETE: usize = 1;
 const FAILING: usize = 2;
 const WAKING: usize = 3;
 const PAUSING: usize = 4;
+const WITHOUT_NUMBER: usize = 6;
 
 struct Fleet {
     exporters: Exporters,
@@ -181,6 +182,7 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     fleet.exporters.set(WAKING, Behaviour::Busy);
     fleet.exporters.set(FAILING, Behaviour::Down);
     fleet.exporters.set(PAUSING, Behaviour::Incomplete);
+    fleet.exporters.set(WITHOUT_NUMBER, Behaviour::NotANumber);
     let is_unknown = |decisions: &[Decision], node| matches!(verdict(decisions, node), Verdict::Unknown(_));
     fleet
         .wait_until("one pod is active, and two are unknown", |decisions| {
@@ -197,16 +199,17 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     tokio::time::sleep(Duration::from_secs(12)).await;
     fleet.exporters.set(FAILING, Behaviour::Idle);
     fleet.exporters.set(PAUSING, Behaviour::Idle);
+    fleet.exporters.set(WITHOUT_NUMBER, Behaviour::Idle);
     fleet
         .wait_until("their series have gaps", |decisions| {
-            [FAILING, PAUSING]
+            [FAILING, PAUSING, WITHOUT_NUMBER]
                 .iter()
                 .all(|node| verdict(decisions, *node) == Verdict::Unknown(Unknown::PartialSeries))
         })
         .await;
     fleet
         .wait_until("the gaps and the burst are over", |decisions| {
-            [FAILING, PAUSING, WAKING]
+            [FAILING, PAUSING, WITHOUT_NUMBER, WAKING]
                 .iter()
                 .all(|node| verdict(decisions, *node) == Verdict::Idle)
         })

@@ -181,8 +181,7 @@ pub(super) fn describe(decision: &Decision, policy: &Policy) -> String {
             return format!("{subject}. {what} Disruption budgets keep pods until {until} at the latest.");
         }
     };
-    // The pods that it waits for may get their nodes, or be deleted, at any time.
-    let or_sooner = if decision.awaits_pods && state.step == IdleStep::CheckpointRequested {
+    let or_sooner = if decision.may_come_sooner() {
         ", or sooner, once none of its pods waits for a node or for a schedule"
     } else {
         ""
