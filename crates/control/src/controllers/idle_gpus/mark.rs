@@ -187,7 +187,6 @@ mod tests {
         evidence::Verdict,
         ladder::{LadderState, UnknownTime},
     };
-    use serde_json::Value;
 
     fn name(number: usize) -> WorkloadName {
         WorkloadName {
