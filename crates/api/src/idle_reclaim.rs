@@ -34,6 +34,9 @@ pub struct IdleReclaim {
     /// Time between the request to write a checkpoint and the last step.
     #[serde(default = "ten_minutes")]
     pub checkpoint_period: KubeDuration,
+    /// How long PodDisruptionBudgets may keep pods after the last step. Then the pods are deleted, with their own grace periods.
+    #[serde(default = "one_hour")]
+    pub eviction_timeout: KubeDuration,
     /// What Berth does in mode Enforce with a workload that is still idle at the end.
     #[serde(default)]
     pub last_step: IdleLastStep,
@@ -95,6 +98,7 @@ impl Default for IdleReclaim {
             window: one_hour(),
             grace_period: thirty_minutes(),
             checkpoint_period: ten_minutes(),
+            eviction_timeout: one_hour(),
             last_step: IdleLastStep::default(),
             owner_kinds: built_in_owner_kinds(),
             startup_grace_period: thirty_minutes(),

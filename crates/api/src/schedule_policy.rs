@@ -125,6 +125,13 @@ impl WorkloadSelector {
         let is_in_namespace = namespaces.is_empty() || namespaces.iter().any(|name| name == namespace);
         is_in_namespace && selector.as_ref().is_none_or(|selector| selector.matches(labels))
     }
+
+    /// Whether it selects pods by their labels, which teams change.
+    pub fn selects_by_labels(&self) -> bool {
+        self.selector
+            .as_ref()
+            .is_some_and(|selector| *selector != LabelSelector::default())
+    }
 }
 
 /// Kind of a target, the outermost first.

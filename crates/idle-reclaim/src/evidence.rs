@@ -75,7 +75,16 @@ pub enum Verdict {
 /// When a pod started: when its containers did, or when it got its node, if none of them has run after the longest start-up. None before that.
 pub fn start_of(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
     let late = pod.scheduled_at.filter(|_| has_overrun(pod, timings, now));
-    pod.started_at.or(late)
+    start_of_containers(pod, timings, now).or(late)
+}
+
+/// When its containers started. Kubelets write that by the clock of the node. If that is ahead, they have started by now all the same: the pod is not young until
+/// then, but for the longest start-up since the API server gave it its node.
+fn start_of_containers(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Seconds> {
+    let started = pod.started_at?;
+    let latest = pod.scheduled_at.filter(|_| started > now);
+    let latest = latest.map(|scheduled| scheduled.saturating_add(timings.max_startup));
+    Some(latest.map_or(started, |latest| latest.min(started)))
 }
 
 /// Whether none of its containers has run although it has had its node for the longest start-up and the window.
@@ -132,7 +141,7 @@ fn evaluated<'a>(device: &'a DeviceSeries, policy: &'a Policy) -> impl Iterator<
 }
 
 fn find_unknown_age(pod: &GpuPod, timings: Timings, now: Seconds) -> Option<Unknown> {
-    let Some(started_at) = pod.started_at else {
+    let Some(started_at) = start_of_containers(pod, timings, now) else {
         return Some(Unknown::NotStarted);
     };
     let evaluated_from = started_at
@@ -145,14 +154,21 @@ fn find_unknown_devices(pod: &GpuPod, gpu_resources: &BTreeSet<String>, series: 
     if pod.claimed_gpus == ClaimedGpus::Unknown {
         return Some(Unknown::DevicesByClaims);
     }
-    let requested = usize::try_from(pod.gpus(gpu_resources)).unwrap_or(usize::MAX);
-    match series.len().cmp(&requested) {
-        // Exporters do not name the pods of claims unless they are configured for it.
-        std::cmp::Ordering::Less if pod.claimed_gpus != ClaimedGpus::default() => Some(Unknown::DevicesByClaims),
-        std::cmp::Ordering::Less => Some(Unknown::MissingSeries),
-        std::cmp::Ordering::Equal => None,
-        std::cmp::Ordering::Greater => Some(Unknown::MoreDevicesThanRequested),
+    let count = |gpus: u32| usize::try_from(gpus).unwrap_or(usize::MAX);
+    if series.len() > count(pod.gpus(gpu_resources)) {
+        return Some(Unknown::MoreDevicesThanRequested);
     }
+    // Kubelets do not name the devices that only init containers request, nor claims that no container names: nothing can use these. A team would
+    // otherwise keep GPUs by an init container that ends at once.
+    if series.len() >= count(pod.usable_gpus(gpu_resources)) {
+        return None;
+    }
+    // Exporters do not name the pods of claims unless they are configured for it.
+    Some(if pod.claimed_gpus == ClaimedGpus::default() {
+        Unknown::MissingSeries
+    } else {
+        Unknown::DevicesByClaims
+    })
 }
 
 /// What a series must have.
@@ -267,6 +283,37 @@ mod tests {
     }
 
     #[test]
+    fn gpus_that_no_container_can_use_need_no_metrics() {
+        // An init container requested them, and has ended.
+        let mut pod = testing::pod("train", 8);
+        pod.unused_devices = [("nvidia.com/gpu".to_owned(), 8), ("rdma/hca".to_owned(), 1)].into();
+        assert_eq!(judge_with(&pod, SeriesTable::default()), Verdict::Idle);
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&pod])), Verdict::Idle);
+        let mut busy = testing::idle_table(&[&pod]);
+        busy.record(&testing::row(&pod, 7), Signal::Engine, Aggregation::Peak, 0.1);
+        assert_eq!(judge_with(&pod, busy), Verdict::Active);
+        // Its container has two of the eight.
+        pod.unused_devices = [("nvidia.com/gpu".to_owned(), 6)].into();
+        let (one, two) = (testing::pod("train", 1), testing::pod("train", 2));
+        assert_eq!(
+            judge_with(&pod, testing::idle_table(&[&one])),
+            unknown(Unknown::MissingSeries)
+        );
+        assert_eq!(judge_with(&pod, testing::idle_table(&[&two])), Verdict::Idle);
+        // A claim that no container names.
+        let claims = |unused_claimed_gpus| GpuPod {
+            claimed_gpus: ClaimedGpus::Known(4),
+            unused_claimed_gpus,
+            ..testing::pod("train", 0)
+        };
+        assert_eq!(judge_with(&claims(4), SeriesTable::default()), Verdict::Idle);
+        assert_eq!(
+            judge_with(&claims(3), SeriesTable::default()),
+            unknown(Unknown::DevicesByClaims)
+        );
+    }
+
+    #[test]
     fn old_and_incomplete_metrics_are_not_idle() {
         let pod = testing::pod("train", 1);
         let mut stale = testing::idle_table(&[&pod]);
@@ -296,6 +343,27 @@ mod tests {
         assert_eq!(judge_with(&pod, table()), Verdict::Idle);
         pod.started_at = None;
         assert_eq!(judge_with(&pod, table()), unknown(Unknown::NotStarted));
+    }
+
+    #[test]
+    fn a_pod_on_a_node_whose_clock_is_ahead_does_not_stay_young() {
+        let with_node_since = |scheduled_at| GpuPod {
+            scheduled_at: Some(scheduled_at),
+            started_at: Some(NOW + 30 * 86_400),
+            ..testing::pod("train", 1)
+        };
+        let table = || testing::idle_table(&[&testing::pod("train", 1)]);
+        // Six hours to start, half an hour more, and the window.
+        let (young, old) = (with_node_since(NOW - 26_999), with_node_since(NOW - 27_000));
+        assert_eq!(judge_with(&young, table()), unknown(Unknown::StartingUp));
+        assert_eq!(judge_with(&old, table()), Verdict::Idle);
+        assert_eq!(
+            judge_with(&old, SeriesTable::default()),
+            unknown(Unknown::MissingSeries),
+            "it has run"
+        );
+        let timings = Policy::new(&IdleReclaim::default()).timings_of(&old.labels).1;
+        assert_eq!(start_of(&old, timings, NOW), Some(NOW - 5400));
     }
 
     /// A pod with a node since then, none of whose containers has run: its image cannot be pulled, or an init container does not end.

@@ -1,8 +1,8 @@
 //! What earlier passes found of gaps.
 //!
 //! The subqueries that look for gaps are most of what a pass costs in Prometheus. Series that had none a few minutes ago, and new samples in
-//! each pass since, have none now. So of an idle pod gaps are looked for again after [`PERIOD`] only. No pod leaves by what is remembered:
-//! right before that, everything is asked.
+//! each pass since, have none now, unless these samples are no numbers. So of an idle pod gaps are looked for again after [`PERIOD`] only. No
+//! pod leaves by what is remembered: right before that, everything is asked.
 
 use crate::{
     Seconds,

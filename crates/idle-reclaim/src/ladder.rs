@@ -5,6 +5,7 @@
 //! | idle for the first time | the first step: a warning |
 //! | idle, and the time of the step is over | the next step, one in each pass |
 //! | not known | nothing; the time of the step starts again when it is known. One that was due gets the time for a checkpoint again |
+//! | idle, and a pod waits for a node | the same, but the last step comes the longest start-up after the first one at the earliest |
 //! | active, or a pod started since | all is forgotten |
 
 use crate::{Seconds, evidence::Verdict, policy::Timings};
@@ -34,6 +35,24 @@ pub struct UnknownTime {
     pub before: Seconds,
 }
 
+impl LadderState {
+    /// Where the pods of two workloads are that are one from now on: where the one is that has more time left.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        let later = if self.idle_since >= other.idle_since {
+            self
+        } else {
+            other
+        };
+        Self {
+            step: self.step.min(other.step),
+            step_since: self.step_since.max(other.step_since),
+            paused: self.paused || other.paused,
+            ..later
+        }
+    }
+}
+
 impl UnknownTime {
     /// It is not known now.
     fn begin(self, now: Seconds) -> Self {
@@ -58,8 +77,10 @@ impl UnknownTime {
 pub struct Observation {
     /// What is known of its GPUs.
     pub verdict: Verdict,
-    /// When the last of its pods [started](crate::evidence::start_of); none if one has not started.
+    /// When the last of its pods that have a node [started](crate::evidence::start_of); none if one has not started.
     pub last_start: Option<Seconds>,
+    /// Whether one of its pods waits for a node, or may not start now: the others may wait for it.
+    pub awaits_pods: bool,
     /// Its times.
     pub timings: Timings,
 }
@@ -69,6 +90,7 @@ pub fn advance(before: Option<LadderState>, observation: &Observation, now: Seco
     let Observation {
         verdict,
         last_start,
+        awaits_pods: _,
         timings,
     } = observation;
     // What was held against other pods does not count for new ones. A clock that was set back makes times impossible.
@@ -118,7 +140,10 @@ pub fn next_step_at(state: &LadderState, observation: &Observation) -> Option<Se
 
 fn due_step(state: &LadderState, observation: &Observation) -> Option<(IdleStep, Seconds)> {
     let Observation {
-        last_start, timings, ..
+        verdict: _,
+        last_start,
+        awaits_pods,
+        timings,
     } = observation;
     let next = state.step.next()?;
     let due = state.step_since.saturating_add(timings.wait_after(state.step));
@@ -126,7 +151,11 @@ fn due_step(state: &LadderState, observation: &Observation) -> Option<(IdleStep,
         return Some((next, due));
     }
     let started = (*last_start)?;
-    Some((next, due.max(started.saturating_add(timings.minimum_runtime))))
+    let due = due.max(started.saturating_add(timings.minimum_runtime));
+    // Not since the pod that waits was created: a team would create another one again and again.
+    let warned_at = state.idle_since.saturating_add(timings.window);
+    let waited = awaits_pods.then(|| warned_at.saturating_add(timings.max_startup));
+    Some((next, waited.map_or(due, |waited| waited.max(due))))
 }
 
 #[cfg(test)]
@@ -147,6 +176,7 @@ mod tests {
         Observation {
             verdict,
             last_start: Some(0),
+            awaits_pods: false,
             timings: TIMINGS,
         }
     }
@@ -259,6 +289,55 @@ mod tests {
         let step = |now| advance(Some(state), &observation, now).map(|state| state.step);
         assert_eq!(step(109_999), Some(IdleStep::CheckpointRequested));
         assert_eq!(step(110_000), Some(IdleStep::Reclaimable));
+    }
+
+    #[test]
+    fn a_pod_without_a_node_delays_only_the_last_step_and_only_once() {
+        let observation = Observation {
+            awaits_pods: true,
+            ..observed(Verdict::Idle)
+        };
+        let state = LadderState {
+            idle_since: 95_000,
+            step: IdleStep::CheckpointRequested,
+            step_since: 100_000,
+            paused: false,
+            unknown: UnknownTime::default(),
+        };
+        // The first warning came in second 98,600.
+        assert_eq!(next_step_at(&state, &observation), Some(98_600 + 6 * 3600));
+        let late = LadderState {
+            step_since: 130_000,
+            ..state
+        };
+        assert_eq!(next_step_at(&late, &observation), Some(130_600));
+    }
+
+    #[test]
+    fn two_workloads_that_become_one_are_where_the_later_one_is() {
+        let one = LadderState {
+            idle_since: 95_000,
+            step: IdleStep::Reclaimable,
+            step_since: 100_000,
+            paused: false,
+            unknown: UnknownTime::default(),
+        };
+        let other = LadderState {
+            idle_since: 96_000,
+            step: IdleStep::Warned,
+            step_since: 99_000,
+            paused: true,
+            unknown: UnknownTime {
+                since: Some(98_000),
+                before: 60,
+            },
+        };
+        let merged = LadderState {
+            step_since: 100_000,
+            ..other
+        };
+        assert_eq!((one.merge(other), other.merge(one)), (merged, merged));
+        assert_eq!(one.merge(one), one);
     }
 
     #[test]

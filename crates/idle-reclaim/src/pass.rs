@@ -21,7 +21,57 @@ use std::{
 };
 
 /// Where the workloads of a tenant are.
-pub type States = BTreeMap<WorkloadName, LadderState>;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct States {
+    workloads: BTreeMap<WorkloadName, LadderState>,
+    /// The workload that each pod belonged to, by UID on the host. Teams choose the labels that name it, and change them.
+    pods: BTreeMap<String, WorkloadName>,
+}
+
+impl States {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is held against any workload.
+    pub fn is_empty(&self) -> bool {
+        self.workloads.is_empty()
+    }
+
+    /// Where the workload with this name is; none if nothing is held against it.
+    pub fn get(&self, workload: &WorkloadName) -> Option<&LadderState> {
+        self.workloads.get(workload)
+    }
+
+    /// The workloads, and where they are.
+    pub fn workloads(&self) -> impl Iterator<Item = (&WorkloadName, &LadderState)> {
+        self.workloads.iter()
+    }
+
+    /// Lets the time of the step of a workload start again.
+    pub fn pause(&mut self, workload: &WorkloadName) {
+        if let Some(state) = self.workloads.get_mut(workload) {
+            state.paused = true;
+        }
+    }
+
+    /// Lets the time of each step start again.
+    pub fn pause_all(&mut self) {
+        for state in self.workloads.values_mut() {
+            state.paused = true;
+        }
+    }
+
+    /// Where the pods of a workload that hold devices were, whatever its name was then. If that is not known of all of them, where the workload with its
+    /// name was.
+    fn find(&self, name: &WorkloadName, pods: &[Arc<GpuPod>]) -> Option<LadderState> {
+        let holding = pods.iter().filter(|pod| pod.holds_devices());
+        let known: Option<Vec<LadderState>> = holding.map(|pod| self.get(self.pods.get(&pod.uid)?).copied()).collect();
+        let of_pods = known.and_then(|known| known.into_iter().reduce(LadderState::merge));
+        of_pods.or_else(|| self.get(name).copied())
+    }
+}
 
 /// What a pass knows of one tenant.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +105,8 @@ pub struct Decision {
     pub state: Option<LadderState>,
     /// When the next step is due.
     pub next_step_at: Option<Seconds>,
+    /// Whether the last step comes later as long as one of its pods waits for a node, or may not start.
+    pub awaits_pods: bool,
 }
 
 impl Decision {
@@ -70,6 +122,24 @@ impl Decision {
             && self
                 .state
                 .is_some_and(|state| state.step == IdleStep::Reclaimable && !state.paused)
+    }
+
+    /// Whether it took its first or its last step in this pass. `before` is where the workloads were: another name makes none new.
+    pub fn is_new(&self, before: &States) -> bool {
+        let earlier = before.find(&self.workload, &self.pods).map(|state| state.step);
+        let is_announced = matches!(self.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
+        is_announced && self.step() != earlier
+    }
+
+    /// Whether the last step may come before `next_step_at`: what it waits for may get its node, or be deleted, at any time.
+    pub fn may_come_sooner(&self) -> bool {
+        self.awaits_pods && self.step() == Some(IdleStep::CheckpointRequested)
+    }
+
+    /// Whether disruption budgets may keep its pods no longer: it took the last step this long ago.
+    pub fn is_overdue(&self, eviction_timeout: Seconds, now: Seconds) -> bool {
+        let last = self.state.filter(|state| state.step == IdleStep::Reclaimable);
+        last.is_some_and(|state| state.step_since.saturating_add(eviction_timeout) <= now)
     }
 }
 
@@ -112,10 +182,21 @@ fn decide(
     let mut longest = Timings::default();
     let mut verdict = Verdict::Idle;
     let mut last_start = Some(Seconds::MIN);
+    let mut awaits_pods = false;
     for pod in &pods {
         let (of_pod, timings) = input.policy.timings_of(&pod.labels);
         profile = profile.or(of_pod);
         longest = longest.longest(timings);
+        if pod.is_restricted {
+            // It has no chance to do something, or is ended anyway.
+            verdict = verdict.max(Verdict::Unknown(Unknown::OutsideSchedule));
+        }
+        if pod.devices_held == DevicesHeld::NotYet {
+            // The others may be waiting for it, but not for ever: it may never get a node.
+            awaits_pods = true;
+            continue;
+        }
+        awaits_pods |= pod.awaits_others;
         let known = evidence::judge(pod, input.policy, timings, input.gpu_resources, metrics, now);
         verdict = verdict.max(known);
         let started = evidence::start_of(pod, timings, now);
@@ -124,17 +205,14 @@ fn decide(
             // The others may be waiting for it.
             verdict = verdict.max(Verdict::Unknown(Unknown::NotStarted));
         }
-        if pod.is_restricted {
-            // It has no chance to do something, or is ended anyway.
-            verdict = verdict.max(Verdict::Unknown(Unknown::OutsideSchedule));
-        }
     }
     let observation = Observation {
         verdict,
         last_start,
+        awaits_pods,
         timings: longest,
     };
-    let before = input.states.get(&name).copied();
+    let before = input.states.find(&name, &pods);
     let state = ladder::advance(before, &observation, now).filter(|_| !is_opted_out);
     Decision {
         next_step_at: state.and_then(|state| ladder::next_step_at(&state, &observation)),
@@ -145,15 +223,29 @@ fn decide(
         verdict,
         is_opted_out,
         state,
+        awaits_pods,
     }
 }
 
-/// Where the workloads of a tenant are after a pass.
-pub fn states_after(decisions: &[Decision]) -> States {
-    decisions
-        .iter()
-        .filter_map(|decision| Some((decision.workload.clone(), decision.state?)))
-        .collect()
+/// Where the workloads of a tenant are after a pass. Those that its team excepted wait where they were `before`, unless their GPUs do something: they do not begin
+/// anew once they are no longer excepted, so that a team cannot keep all its GPUs by excepting a few of them in turn.
+pub fn states_after(decisions: &[Decision], before: &States) -> States {
+    let mut states = States::new();
+    for decision in decisions {
+        let Decision {
+            workload, pods, state, ..
+        } = decision;
+        let waits = decision.is_opted_out && decision.verdict != Verdict::Active;
+        let waiting = || {
+            let known = before.find(workload, pods).filter(|_| waits);
+            known.map(|known| LadderState { paused: true, ..known })
+        };
+        let Some(state) = state.or_else(waiting) else { continue };
+        states.workloads.insert(workload.clone(), state);
+        let of_workload = pods.iter().map(|pod| (pod.uid.clone(), workload.clone()));
+        states.pods.extend(of_workload);
+    }
+    states
 }
 
 /// Where the workloads of a tenant are by its status. What was found in another mode does not count: in a dry run no team was
@@ -180,7 +272,11 @@ pub fn states_of(status: Option<&IdleStatus>, mode: IdleReclaimMode) -> States {
         };
         (name, state)
     };
-    status.workloads.iter().map(read).collect()
+    States {
+        workloads: status.workloads.iter().map(read).collect(),
+        // The status has no pods.
+        pods: BTreeMap::new(),
+    }
 }
 
 /// The status of the tenant, without what is known of owners. It changes only if a workload takes a step, appears or ends, or if metrics come or go.

@@ -72,12 +72,20 @@ pub struct GpuPod {
     pub claims: Vec<String>,
     /// The GPUs of these claims.
     pub claimed_gpus: ClaimedGpus,
+    /// Of the extended resources, what none of its containers can use: only init containers request it, and these have ended.
+    pub unused_devices: BTreeMap<String, u32>,
+    /// Of the claims, those that none of its containers can use: only init containers name them, and these have ended, or none does.
+    pub unused_claims: Vec<String>,
+    /// The GPUs of these claims.
+    pub unused_claimed_gpus: u32,
     /// Whether it holds its devices.
     pub devices_held: DevicesHeld,
     /// Whether it is being deleted.
     pub is_ending: bool,
     /// Whether a schedule of the platform restricts it now.
     pub is_restricted: bool,
+    /// Whether one lets no pod with its labels start now. It goes on, and may wait for such a pod.
+    pub awaits_others: bool,
     /// When it got its node.
     pub scheduled_at: Option<Seconds>,
     /// When its containers started, also if none of them runs any more; none as long as none has run.
@@ -103,6 +111,14 @@ impl GpuPod {
             ClaimedGpus::Unknown => 0,
         };
         of_gpus.fold(claimed, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// How many of these its containers can use.
+    pub fn usable_gpus(&self, resources: &BTreeSet<String>) -> u32 {
+        let unused = self.unused_devices.iter();
+        let unused = unused.filter(|(resource, _)| is_gpu(resource, resources));
+        let unused = unused.fold(self.unused_claimed_gpus, |sum, (_, count)| sum.saturating_add(*count));
+        self.gpus(resources).saturating_sub(unused)
     }
 
     /// Whether it has GPUs, or it is not known that it has none.

@@ -86,6 +86,8 @@ pub struct Policy {
     pub mode: IdleReclaimMode,
     /// What it does with workloads that are still idle at the end.
     pub last_step: IdleLastStep,
+    /// Time after the last step in which disruption budgets may keep pods.
+    pub eviction_timeout: Seconds,
     /// Kinds of owners that may be stopped.
     pub owner_kinds: Vec<OwnerKind>,
     /// Which values count as none.
@@ -116,6 +118,7 @@ impl Policy {
             window,
             grace_period,
             checkpoint_period,
+            eviction_timeout,
             last_step,
             owner_kinds,
             startup_grace_period,
@@ -147,6 +150,7 @@ impl Policy {
         Self {
             mode: *mode,
             last_step: *last_step,
+            eviction_timeout: eviction_timeout.seconds(),
             owner_kinds: owner_kinds.clone(),
             limits: Limits {
                 activity: f64::from(*max_activity_permille) / 1000.0,

@@ -14,7 +14,7 @@ const MODEL: &str = "modelName";
 pub enum Aggregation {
     /// The largest value in the window.
     Peak,
-    /// The number of intervals in the window that have a sample.
+    /// The number of intervals in the window that have a sample, and one that is a number and not negative.
     Coverage,
     /// The time of the newest sample.
     LastSample,
@@ -140,9 +140,9 @@ impl QuerySettings {
         let inner = pods.apply(signal.metric(), &self.matchers, |series| match aggregation {
             Aggregation::Peak => format!("max_over_time({series}[{window}s])"),
             // Of each signal: one may have a gap while the others of the same GPU have none, and the number of samples alone
-            // does not show it.
+            // does not show it. What is no number, or less than nothing, is no sample: the peak of a window hides it.
             Aggregation::Coverage => {
-                format!("count_over_time(present_over_time({series}[{interval}s])[{window}s:{interval}s])")
+                format!("count_over_time((max_over_time({series}[{interval}s]) >= 0)[{window}s:{interval}s])")
             }
             Aggregation::LastSample => format!("timestamp({series})"),
         });
@@ -172,7 +172,7 @@ mod tests {
         let coverage = settings.query(Signal::Power, Aggregation::Coverage, 3600, &Pods::All);
         assert!(
             coverage.ends_with(
-                "(count_over_time(present_over_time(DCGM_FI_DEV_POWER_USAGE{job=\"dcgm-exporter\"}[30s])[3600s:30s]))"
+                "(count_over_time((max_over_time(DCGM_FI_DEV_POWER_USAGE{job=\"dcgm-exporter\"}[30s]) >= 0)[3600s:30s]))"
             ),
             "{coverage}"
         );
@@ -253,7 +253,8 @@ mod tests {
     fn gaps_are_looked_for_in_every_signal() {
         for signal in Signal::ALL {
             let query = QuerySettings::default().query(signal, Aggregation::Coverage, 3600, &Pods::All);
-            let intervals = format!("present_over_time({}{{}}[60s])[3600s:60s]", signal.metric());
+            // Intervals of which all values are NaN or negative do not count.
+            let intervals = format!("(max_over_time({}{{}}[60s]) >= 0)[3600s:60s]", signal.metric());
             assert!(query.contains(&intervals), "{query}");
         }
     }

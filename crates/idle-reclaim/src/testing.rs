@@ -56,6 +56,7 @@ pub(crate) fn due(name: &str, gpus: u32) -> Decision {
             unknown: UnknownTime::default(),
         }),
         next_step_at: None,
+        awaits_pods: false,
     }
 }
 

@@ -1,4 +1,6 @@
-//! Whole passes: scenes of a fleet, and properties that hold whatever the metrics are.
+//! Whole passes: scenes of a fleet.
+
+mod properties;
 
 use crate::{
     Seconds,
@@ -12,9 +14,8 @@ use crate::{
     signal::Signal,
     testing::{self, NOW, SIGNALS},
 };
-use berth_api::{IdleReclaim, IdleReclaimMode, IdleStep};
+use berth_api::{IdleOptOut, IdleReclaim, IdleReclaimMode, IdleStep};
 use jiff::Timestamp;
-use proptest::prelude::*;
 use std::{collections::BTreeSet, slice, sync::Arc, time::Instant};
 
 fn policy(mode: IdleReclaimMode) -> Policy {
@@ -76,7 +77,7 @@ fn steps(activity: &dyn Fn(i64) -> f64, minutes: i64) -> Vec<IdleStep> {
             testing::record(&mut table, &testing::row(&pod, 0), signal, peak, now);
         }
         let decisions = evaluate(&policy, slice::from_ref(&pod), table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
         taken.extend(decisions[0].step().filter(|step| taken.last() != Some(step)));
     }
     taken
@@ -135,7 +136,7 @@ fn pods_that_wait_for_one_whose_containers_never_run_are_given_back() {
             record_idle_at(&mut table, &testing::row(&pods[0], index), now);
         }
         let decisions = evaluate(&enforce, &pods, table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
         if let Some(step) = decisions[0].step()
             && taken.last().is_none_or(|(_, last)| *last != step)
         {
@@ -194,27 +195,168 @@ fn a_gang_with_one_active_pod_is_not_idle() {
     assert_eq!((decisions[0].verdict, decisions[0].state), (Verdict::Active, None));
 }
 
+/// The steps of the first workload in the minutes from 0 on, if its first pod does nothing, with the minute of each. `change` changes the pods before each
+/// pass.
+fn steps_of(pods: &mut [GpuPod], minutes: i64, change: impl Fn(&mut [GpuPod], i64)) -> Vec<(i64, IdleStep)> {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let mut states = States::new();
+    let mut taken: Vec<(i64, IdleStep)> = Vec::new();
+    for minute in 0..minutes {
+        change(pods, minute);
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for index in 0..pods[0].devices.values().sum::<u32>() {
+            record_idle_at(&mut table, &testing::row(&pods[0], index), now);
+        }
+        let decisions = evaluate(&enforce, pods, table, &states, now);
+        states = pass::states_after(&decisions, &states);
+        if let Some(step) = decisions[0].step()
+            && taken.last().is_none_or(|(_, last)| *last != step)
+        {
+            taken.push((minute, step));
+        }
+    }
+    taken
+}
+
 #[test]
-fn pods_that_wait_for_one_without_a_node_are_not_idle() {
-    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8), testing::pod("alone", 8)];
-    for pod in &mut pods[..2] {
+fn pods_that_wait_for_one_without_a_node_are_given_back_after_the_longest_startup() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8)];
+    for pod in &mut pods {
         pod.gang = Some("train".into());
     }
-    for place in [1, 2] {
-        pods[place].devices_held = DevicesHeld::NotYet;
-        pods[place].started_at = None;
-    }
-    let table = testing::idle_table(&[&pods[0]]);
-    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
-    let found: Vec<(Verdict, u32)> = decisions
-        .iter()
-        .map(|decision| (decision.verdict, decision.gpus))
-        .collect();
-    assert_eq!(found, [(Verdict::Unknown(Unknown::NotStarted), 8)]);
+    pods[1].devices_held = DevicesHeld::NotYet;
+    pods[1].started_at = None;
+    let expected = |last| {
+        [
+            (0, IdleStep::Warned),
+            (15, IdleStep::WarnedAgain),
+            (30, IdleStep::CheckpointRequested),
+            (last, IdleStep::Reclaimable),
+        ]
+    };
+    // The pod without a node is another one in each pass.
+    let replaced = steps_of(&mut pods, 400, |pods, minute| pods[1].uid = format!("w1-{minute}"));
+    assert_eq!(replaced, expected(360));
     pods[1].devices_held = DevicesHeld::NoMore;
-    let table = testing::idle_table(&[&pods[0]]);
-    let decisions = evaluate(&policy(IdleReclaimMode::Enforce), &pods, table, &States::new(), NOW);
-    assert_eq!(decisions[0].verdict, Verdict::Idle, "it no longer waits");
+    let without = steps_of(&mut pods, 400, |_, _| {});
+    assert_eq!(without, expected(40), "nothing waits any longer");
+}
+
+#[test]
+fn pods_with_labels_of_which_none_starts_now_are_given_back_after_the_longest_startup() {
+    let mut pods = [testing::pod("w0", 8)];
+    let taken = steps_of(&mut pods, 400, |pods, _| pods[0].awaits_others = true);
+    assert_eq!(taken.last(), Some(&(360, IdleStep::Reclaimable)));
+    // For a moment every five minutes.
+    let taken = steps_of(&mut pods, 400, |pods, minute| pods[0].awaits_others = minute % 5 == 0);
+    assert_eq!(taken.last(), Some(&(41, IdleStep::Reclaimable)));
+}
+
+#[test]
+fn pods_without_a_node_are_not_judged_alone() {
+    let mut alone = testing::pod("alone", 8);
+    alone.devices_held = DevicesHeld::NotYet;
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let decisions = evaluate(&enforce, &[alone], SeriesTable::default(), &States::new(), NOW);
+    assert_eq!(decisions, []);
+}
+
+#[test]
+fn a_pod_that_gets_its_node_at_last_gives_the_others_all_their_time() {
+    let mut pods = [testing::pod("w0", 8), testing::pod("w1", 8)];
+    for pod in &mut pods {
+        pod.gang = Some("train".into());
+    }
+    pods[1].devices_held = DevicesHeld::NotYet;
+    pods[1].started_at = None;
+    let taken = steps_of(&mut pods, 450, |pods, minute| {
+        if minute == 350 {
+            pods[1].devices_held = DevicesHeld::Now;
+            pods[1].scheduled_at = Some(NOW + minute * 60);
+            pods[1].started_at = Some(NOW + minute * 60);
+        }
+    });
+    assert_eq!(taken.last(), Some(&(30, IdleStep::CheckpointRequested)));
+}
+
+#[test]
+fn other_labels_give_no_workload_its_time_again() {
+    let mut pods = [testing::pod("w0", 8)];
+    let taken = steps_of(&mut pods, 60, |pods, minute| {
+        let name = format!("job-{}", minute / 10);
+        pods[0].labels = [("job-name".to_owned(), name)].into();
+    });
+    assert_eq!(taken.last(), Some(&(40, IdleStep::Reclaimable)));
+}
+
+#[test]
+fn a_workload_is_announced_once_whatever_its_labels_are() {
+    let enforce = policy(IdleReclaimMode::Enforce);
+    let mut pod = testing::pod("w0", 1);
+    let mut before = States::new();
+    for number in 0..3 {
+        pod.labels = [("job-name".to_owned(), format!("job-{number}"))].into();
+        let decisions = evaluate(
+            &enforce,
+            slice::from_ref(&pod),
+            testing::idle_table(&[&pod]),
+            &before,
+            NOW,
+        );
+        assert_eq!(decisions[0].step(), Some(IdleStep::Warned));
+        assert_eq!(decisions[0].is_new(&before), number == 0);
+        before = pass::states_after(&decisions, &before);
+    }
+}
+
+#[test]
+fn a_workload_that_was_excepted_for_a_while_does_not_begin_anew() {
+    let pod = testing::pod("w0", 8);
+    let mut excepted = pod.clone();
+    excepted.labels = [("keep".to_owned(), "yes".to_owned())].into();
+    let enforce = Policy::new(&IdleReclaim {
+        mode: IdleReclaimMode::Enforce,
+        opt_out: Some(IdleOptOut {
+            match_labels: [("keep".to_owned(), String::new())].into(),
+            max_gpus_per_namespace: 8,
+            max_gpus_per_tenant: None,
+        }),
+        ..IdleReclaim::default()
+    });
+    // It is excepted in minute 35. In minute 80 it is, and works.
+    let mut states = States::new();
+    let mut steps = Vec::new();
+    for minute in 0..100 {
+        let now = NOW + minute * 60;
+        let mut table = SeriesTable::default();
+        for index in 0..8 {
+            record_idle_at(&mut table, &testing::row(&pod, index), now);
+        }
+        if minute == 80 {
+            table.record(&testing::row(&pod, 0), Signal::Engine, Aggregation::Peak, 0.5);
+        }
+        let pod = if [35, 80].contains(&minute) { &excepted } else { &pod };
+        let decisions = evaluate(&enforce, slice::from_ref(pod), table, &states, now);
+        states = pass::states_after(&decisions, &states);
+        steps.push(decisions[0].step());
+    }
+    assert_eq!(steps[34], Some(IdleStep::CheckpointRequested));
+    assert_eq!((steps[35], steps[80]), (None, None));
+    assert_eq!(steps[36], Some(IdleStep::CheckpointRequested));
+    assert_eq!((steps[45], steps[46]), (steps[36], Some(IdleStep::Reclaimable)));
+    assert_eq!(steps[81], Some(IdleStep::Warned));
+}
+
+#[test]
+fn budgets_keep_pods_for_the_eviction_timeout_after_the_last_step() {
+    let due = testing::due("job", 8);
+    assert!(!due.is_overdue(3600, NOW + 3599) && due.is_overdue(3600, NOW + 3600));
+    let mut earlier = due;
+    if let Some(state) = &mut earlier.state {
+        state.step = IdleStep::CheckpointRequested;
+    }
+    assert!(!earlier.is_overdue(0, NOW + 3600));
 }
 
 #[test]
@@ -228,13 +370,16 @@ fn a_dry_run_evicts_nothing_and_its_steps_do_not_count_later() {
         let mut table = SeriesTable::default();
         record_idle_at(&mut table, &testing::row(&pod, 0), now);
         decisions = evaluate(&dry_run, slice::from_ref(&pod), table, &states, now);
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
     }
     assert_eq!(decisions[0].step(), Some(IdleStep::Reclaimable));
     assert!(!decisions[0].is_due(IdleReclaimMode::DryRun));
     let status = pass::report(&dry_run, &decisions);
     assert_eq!((status.gpus, status.idle_gpus, status.workloads.len()), (1, 1, 1));
-    assert_eq!(pass::states_of(Some(&status), IdleReclaimMode::DryRun), states);
+    let read = pass::states_of(Some(&status), IdleReclaimMode::DryRun);
+    let workload = &decisions[0].workload;
+    assert!(read.get(workload).is_some());
+    assert_eq!(read.get(workload), states.get(workload));
     assert!(pass::states_of(Some(&status), IdleReclaimMode::Enforce).is_empty());
 }
 
@@ -321,86 +466,4 @@ fn ten_thousand_gpus_are_one_pass() {
     let decisions = evaluate(&enforce, &pods, table, &States::new(), NOW);
     assert_eq!(pass::report(&enforce, &decisions).idle_gpus, 10_000);
     eprintln!("10,000 GPUs decided in {:?}", begin.elapsed());
-}
-
-/// Values of the three aggregates of one signal; none: no row.
-type Cell = (Option<f64>, Option<f64>, Option<f64>);
-
-fn cells() -> impl Strategy<Value = Vec<Cell>> {
-    let now = f64::from(u32::try_from(NOW).unwrap());
-    let peak = prop_oneof![Just(Some(0.0)), Just(None), (0.0..500.0_f64).prop_map(Some)];
-    let coverage = prop_oneof![Just(Some(60.0)), Just(None), (0.0..61.0_f64).prop_map(Some)];
-    let last = prop_oneof![Just(Some(now)), Just(None), (now - 4000.0..now).prop_map(Some)];
-    prop::collection::vec((peak, coverage, last), 8)
-}
-
-/// A table of a pod with two GPUs; `cells` are the four signals of the first, then those of the second.
-fn table_of(pod: &GpuPod, cells: &[Cell]) -> SeriesTable {
-    let mut table = SeriesTable::default();
-    for (place, (peak, coverage, last)) in cells.iter().enumerate() {
-        let index = u32::try_from(place / 4).unwrap();
-        for (aggregation, value) in [
-            (Aggregation::Peak, peak),
-            (Aggregation::Coverage, coverage),
-            (Aggregation::LastSample, last),
-        ] {
-            if let Some(value) = value {
-                table.record(&testing::row(pod, index), SIGNALS[place % 4], aggregation, *value);
-            }
-        }
-    }
-    table
-}
-
-fn verdict_of(pod: &GpuPod, cells: &[Cell]) -> Verdict {
-    let enforce = policy(IdleReclaimMode::Enforce);
-    let table = table_of(pod, cells);
-    evaluate(&enforce, slice::from_ref(pod), table, &States::new(), NOW)[0].verdict
-}
-
-proptest! {
-    #[test]
-    fn a_missing_row_is_never_idle(mut cells in cells(), place in 0..8_usize, which in 0..3_usize) {
-        match which {
-            0 => cells[place].0 = None,
-            1 => cells[place].1 = None,
-            _ => cells[place].2 = None,
-        }
-        prop_assert_ne!(verdict_of(&testing::pod("a", 2), &cells), Verdict::Idle);
-    }
-
-    #[test]
-    fn more_activity_never_makes_a_pod_idle(cells in cells(), place in 0..8_usize, more in 0.0..100.0_f64) {
-        let pod = testing::pod("a", 2);
-        let before = verdict_of(&pod, &cells);
-        let mut busier = cells;
-        busier[place].0 = busier[place].0.map(|peak| peak + more);
-        prop_assert!(verdict_of(&pod, &busier) >= before);
-    }
-
-    #[test]
-    fn less_coverage_and_older_samples_never_make_a_pod_idle(
-        cells in cells(), place in 0..8_usize, fewer in 0.0..60.0_f64, older in 0.0..4000.0_f64,
-    ) {
-        let pod = testing::pod("a", 2);
-        let before = verdict_of(&pod, &cells);
-        let mut worse = cells;
-        worse[place].1 = worse[place].1.map(|coverage| coverage - fewer);
-        worse[place].2 = worse[place].2.map(|last| last - older);
-        if before != Verdict::Idle {
-            prop_assert_ne!(verdict_of(&pod, &worse), Verdict::Idle);
-        }
-    }
-
-    #[test]
-    fn a_pod_is_idle_only_with_every_row_of_every_gpu(cells in cells()) {
-        let is_complete = cells.iter().enumerate().all(|(place, (peak, coverage, last))| {
-            let limit = if place % 4 == 3 { 150.0 } else { 0.0 };
-            peak.is_some_and(|peak| peak <= limit)
-                && coverage.is_some_and(|coverage| coverage >= 57.0)
-                && last.is_some_and(|last| last >= f64::from(u32::try_from(NOW - 120).unwrap()))
-        });
-        let verdict = verdict_of(&testing::pod("a", 2), &cells);
-        prop_assert_eq!(verdict == Verdict::Idle, is_complete);
-    }
 }

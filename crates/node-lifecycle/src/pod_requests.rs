@@ -29,7 +29,7 @@ pub fn of_pod(pod: &Pod) -> Requests {
     let mut peak = Requests::new();
     for container in spec.init_containers.iter().flatten() {
         let own = requests_of_container(container);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if is_sidecar(container) {
             add(&mut sidecars, &own);
             raise_to(&mut peak, &sidecars);
         } else {
@@ -48,6 +48,23 @@ pub fn of_pod(pod: &Pod) -> Requests {
     add(&mut running, &amounts(spec.overhead.as_ref()));
     running.insert("pods".into(), 1000);
     running
+}
+
+/// The requests of the containers of a pod and of its sidecars: what is in use once all other init containers have ended. Without overhead.
+pub fn of_lasting_containers(pod: &Pod) -> Requests {
+    let mut requests = Requests::new();
+    let spec = pod.spec.iter();
+    let containers = spec.clone().flat_map(|spec| &spec.containers);
+    let init_containers = spec.flat_map(|spec| spec.init_containers.iter().flatten());
+    for container in containers.chain(init_containers.filter(|container| is_sidecar(container))) {
+        add(&mut requests, &requests_of_container(pod, container));
+    }
+    requests
+}
+
+/// Whether an init container runs beside all containers after it.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
 }
 
 fn requests_of_container(pod: &Pod, container: &Container) -> Requests {

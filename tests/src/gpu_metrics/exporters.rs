@@ -34,6 +34,8 @@ pub enum Behaviour {
     Checkpointing,
     /// One GPU lacks a metric.
     Incomplete,
+    /// One metric of one GPU is no number.
+    NotANumber,
     /// It answers with an error.
     Down,
 }
@@ -50,7 +52,7 @@ impl Behaviour {
             Self::Busy => true,
             Self::LoadingData => age >= LOADING,
             Self::Checkpointing => (age / CHECKPOINT) % 2 == 1,
-            Self::Idle | Self::Incomplete | Self::Down => false,
+            Self::Idle | Self::Incomplete | Self::NotANumber | Self::Down => false,
         };
         computes && gpu == 5
     }
@@ -138,9 +140,15 @@ async fn metrics(State(exporters): State<Exporters>, Path(node): Path<usize>) ->
     ] {
         writeln!(text, "# TYPE {metric} gauge").unwrap();
         for gpu in 0..GPUS {
-            if behaviour == Behaviour::Incomplete && gpu == 3 && metric.contains("TENSOR") {
+            let is_affected = gpu == 3 && metric.contains("TENSOR");
+            if behaviour == Behaviour::Incomplete && is_affected {
                 continue;
             }
+            let idle = if behaviour == Behaviour::NotANumber && is_affected {
+                f64::NAN
+            } else {
+                idle
+            };
             for (age, time) in &times {
                 let value = if behaviour.is_busy(gpu, *age) { busy } else { idle };
                 writeln!(

@@ -40,12 +40,13 @@ const BUSY_PODS: usize = 25;
 /// A window that a test can wait for.
 const WINDOW: Seconds = 40;
 
-/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, the one that computes later, and the one
-/// whose exporter lacks a metric of one GPU for a while.
+/// The node whose exporter lacks a metric of one GPU, the one whose exporter fails later, the one that computes later, the one
+/// whose exporter lacks a metric of one GPU for a while, and the one of which a metric of one GPU is no number for a while.
 const INCOMPLETE: usize = 1;
 const FAILING: usize = 2;
 const WAKING: usize = 3;
 const PAUSING: usize = 4;
+const WITHOUT_NUMBER: usize = 6;
 
 struct Fleet {
     exporters: Exporters,
@@ -181,6 +182,7 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     fleet.exporters.set(WAKING, Behaviour::Busy);
     fleet.exporters.set(FAILING, Behaviour::Down);
     fleet.exporters.set(PAUSING, Behaviour::Incomplete);
+    fleet.exporters.set(WITHOUT_NUMBER, Behaviour::NotANumber);
     let is_unknown = |decisions: &[Decision], node| matches!(verdict(decisions, node), Verdict::Unknown(_));
     fleet
         .wait_until("one pod is active, and two are unknown", |decisions| {
@@ -197,16 +199,17 @@ async fn a_thousand_gpus_are_judged_by_what_prometheus_knows() {
     tokio::time::sleep(Duration::from_secs(12)).await;
     fleet.exporters.set(FAILING, Behaviour::Idle);
     fleet.exporters.set(PAUSING, Behaviour::Idle);
+    fleet.exporters.set(WITHOUT_NUMBER, Behaviour::Idle);
     fleet
         .wait_until("their series have gaps", |decisions| {
-            [FAILING, PAUSING]
+            [FAILING, PAUSING, WITHOUT_NUMBER]
                 .iter()
                 .all(|node| verdict(decisions, *node) == Verdict::Unknown(Unknown::PartialSeries))
         })
         .await;
     fleet
         .wait_until("the gaps and the burst are over", |decisions| {
-            [FAILING, PAUSING, WAKING]
+            [FAILING, PAUSING, WITHOUT_NUMBER, WAKING]
                 .iter()
                 .all(|node| verdict(decisions, *node) == Verdict::Idle)
         })
@@ -248,9 +251,9 @@ async fn jobs_that_pause_are_active_and_a_forgotten_notebook_is_idle() {
     for job in [loading, checkpointing] {
         assert_eq!(verdict(&decisions, job), Verdict::Active);
     }
-    let states = pass::states_after(&decisions);
+    let states = pass::states_after(&decisions, &States::new());
     let warned: Vec<(&str, IdleStep)> = states
-        .iter()
+        .workloads()
         .map(|(name, state)| (name.name.as_str(), state.step))
         .collect();
     assert_eq!(warned, [("train-2", IdleStep::Warned)]);
@@ -262,9 +265,10 @@ async fn an_hour_without_prometheus_changes_nothing() {
     const PODS: usize = 3;
     let mut fleet = Fleet::start(PODS, []).await;
     let all_idle = |decisions: &[Decision]| count(decisions, Verdict::Idle) == PODS;
-    let warned = pass::states_after(&fleet.wait_until("all pods are idle", all_idle).await);
-    assert_eq!(warned.len(), PODS);
-    assert!(warned.values().all(|state| state.step == IdleStep::Warned));
+    let decisions = fleet.wait_until("all pods are idle", all_idle).await;
+    let warned = pass::states_after(&decisions, &States::new());
+    assert_eq!(warned.workloads().count(), PODS);
+    assert!(warned.workloads().all(|(_, state)| state.step == IdleStep::Warned));
 
     fleet.server.kill();
     let down = now();
@@ -275,13 +279,13 @@ async fn an_hour_without_prometheus_changes_nothing() {
         assert_eq!(count(&decisions, Verdict::Unknown(Unknown::NoMetrics)), PODS);
         let evicts = |decision: &Decision| decision.is_due(IdleReclaimMode::Enforce) || decision.next_step_at.is_some();
         assert!(!decisions.iter().any(evicts), "{decisions:?}");
-        states = pass::states_after(&decisions);
+        states = pass::states_after(&decisions, &states);
     }
-    for (name, state) in &states {
+    for (name, state) in states.workloads() {
         let before = LadderState {
             paused: true,
             unknown: state.unknown,
-            ..warned[name]
+            ..*warned.get(name).unwrap()
         };
         assert_eq!(*state, before, "{name:?}");
         assert_eq!(state.unknown.since, Some(down), "{name:?}");
@@ -297,9 +301,9 @@ async fn an_hour_without_prometheus_changes_nothing() {
     let back = now();
     fleet.wait_until("all pods are idle again", all_idle).await;
     let metrics = fleet.collect().await.unwrap();
-    let after = pass::states_after(&fleet.decide_at(Some(&metrics), &states, now()));
-    assert_eq!(after.len(), PODS);
-    for state in after.values() {
+    let after = pass::states_after(&fleet.decide_at(Some(&metrics), &states, now()), &states);
+    assert_eq!(after.workloads().count(), PODS);
+    for (_, state) in after.workloads() {
         assert!(
             state.step == IdleStep::Warned && !state.paused && state.step_since >= back,
             "{state:?}"

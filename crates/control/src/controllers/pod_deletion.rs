@@ -93,6 +93,16 @@ pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u
     }
 }
 
+/// Deletes the pod with this name and UID with its own grace period, whatever disruption budgets say. Another pod of its name is a conflict (409).
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn delete_in_its_time(pods: &Api<Pod>, name: &str, uid: Option<String>) -> kube::Result<()> {
+    let params = DeleteParams::default().preconditions(only_this(uid));
+    pods.delete(name, &params).await?;
+    Ok(())
+}
+
 /// Evicts the pod with this name and UID, as `kubectl drain` does: disruption budgets and its grace period hold. Another pod of its name is a conflict
 /// (409). The client of kube writes the options of an eviction under a name that API servers do not read, the UID with them.
 ///

@@ -46,9 +46,14 @@ impl GpuPods {
         let claims = lock(&self.claims).clone();
         for pod in lock(&self.pods).values() {
             let mut pod = Arc::clone(pod);
-            let claimed_gpus = count_claimed(&claims, &pod);
+            let claimed_gpus =
+                count_claimed(&claims, &pod, &pod.claims).map_or(ClaimedGpus::Unknown, ClaimedGpus::Known);
             if pod.claimed_gpus != claimed_gpus {
                 Arc::make_mut(&mut pod).claimed_gpus = claimed_gpus;
+            }
+            let unused = count_claimed(&claims, &pod, &pod.unused_claims).unwrap_or_default();
+            if pod.unused_claimed_gpus != unused {
+                Arc::make_mut(&mut pod).unused_claimed_gpus = unused;
             }
             tenants.entry(pod.tenant.clone()).or_default().push(pod);
         }
@@ -66,12 +71,11 @@ fn put<V>(all: &Mutex<HashMap<String, V>>, name: &str, value: Option<V>) {
     }
 }
 
-fn count_claimed(claims: &HashMap<String, u32>, pod: &GpuPod) -> ClaimedGpus {
+/// The GPUs of some claims of a pod; none as long as one of them has no devices.
+fn count_claimed(claims: &HashMap<String, u32>, pod: &GpuPod, names: &[String]) -> Option<u32> {
     let of_claim = |claim: &String| claims.get(&format!("{}/{claim}", pod.namespace)).copied();
-    let counts: Option<Vec<u32>> = pod.claims.iter().map(of_claim).collect();
-    counts.map_or(ClaimedGpus::Unknown, |counts| {
-        ClaimedGpus::Known(counts.into_iter().fold(0, u32::saturating_add))
-    })
+    let counts: Option<Vec<u32>> = names.iter().map(of_claim).collect();
+    Some(counts?.into_iter().fold(0, u32::saturating_add))
 }
 
 #[cfg(test)]
@@ -117,6 +121,38 @@ mod tests {
         pods.put_claim("berth-w/x-1", Some(2));
         let pod = Arc::clone(&pods.by_tenant()["vision-abc"][0]);
         assert_eq!(pod.gpus(&BTreeSet::new()), 2);
+    }
+
+    #[test]
+    fn extended_resources_of_init_containers_that_have_ended_are_unused() {
+        let pods = GpuPods::default();
+        let spec = json!({"nodeName": "n1", "containers": [{"name": "main"}],
+            "initContainers": [{"name": "load", "resources": {"requests": {"nvidia.com/gpu": "2"}}}]});
+        let unused_by = |container: &str| {
+            let mapping = json!({"containerName": container, "resourceName": "nvidia.com/gpu", "requestName": "r"});
+            let ended = json!({"name": "load", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"terminated": {"exitCode": 0}}});
+            let status = json!({"initContainerStatuses": [ended],
+                "extendedResourceClaimStatus": {"resourceClaimName": "x-1", "requestMappings": [mapping]}});
+            pods.put("berth-w/x-123", read(&spec, &status));
+            pods.put_claim("berth-w/x-1", Some(2));
+            pods.by_tenant()["vision-abc"][0].unused_claimed_gpus
+        };
+        assert_eq!((unused_by("load"), unused_by("main")), (2, 0));
+    }
+
+    #[test]
+    fn gpus_of_claims_that_no_container_names_are_unused() {
+        let pods = GpuPods::default();
+        let pod = json!({"nodeName": "n1", "resourceClaims": [
+            {"name": "a", "resourceClaimName": "x"}, {"name": "b", "resourceClaimName": "y"},
+        ], "containers": [{"name": "c", "resources": {"claims": [{"name": "b"}]}}]});
+        pods.put("berth-w/x-123", read(&pod, &json!({})));
+        pods.put_claim("berth-w/x", Some(8));
+        pods.put_claim("berth-w/y", Some(2));
+        let pod = Arc::clone(&pods.by_tenant()["vision-abc"][0]);
+        assert_eq!(pod.claimed_gpus, ClaimedGpus::Known(10));
+        assert_eq!((pod.unused_claimed_gpus, pod.usable_gpus(&BTreeSet::new())), (8, 2));
     }
 
     #[test]

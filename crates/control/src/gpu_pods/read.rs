@@ -3,13 +3,13 @@
 use berth_api::{conditions::GPUS_IDLE, labels, pod_labels};
 use berth_idle_reclaim::pod::{ClaimedGpus, DevicesHeld, GpuPod, ObservedCondition};
 use berth_node_lifecycle::{
-    demand::{read_claims, shorten},
+    demand::{Claim, read_claims, shorten},
     devices::{ClaimSpec, ClaimStatus},
-    pod_requests::{self, MOST_RESOURCES},
+    pod_requests::{self, MOST_RESOURCES, is_sidecar},
 };
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The driver of NVIDIA for GPUs and MIG instances. The metrics are NVIDIA's as well.
 const GPU_DRIVER: &str = "gpu.nvidia.com";
@@ -30,16 +30,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
     let tenant = pod.labels().get(labels::TENANT)?.clone();
     let annotation = |key: &str| pod.annotations().get(key).cloned();
     let spec = pod.spec.as_ref()?;
-    let mut claims: Vec<String> = read_claims(pod)
-        .into_iter()
-        .map(|claim| {
-            if claim.is_template {
-                claim.generated.unwrap_or_default()
-            } else {
-                claim.name
-            }
-        })
-        .collect();
+    let mut claims: Vec<String> = read_claims(pod).into_iter().map(name_on_host).collect();
     let mut devices: BTreeMap<String, u32> = pod_requests::of_pod(pod)
         .into_iter()
         // Extended resources have a domain.
@@ -58,6 +49,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
     if devices.is_empty() && claims.is_empty() {
         return None;
     }
+    let unused = read_unused(pod, spec, &devices);
     let phase = status.and_then(|status| status.phase.as_deref());
     let created = read_creation(pod);
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
@@ -80,6 +72,9 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         claims,
         // What claims have changes with them: by_tenant adds it.
         claimed_gpus: ClaimedGpus::default(),
+        unused_devices: unused.devices,
+        unused_claims: unused.claims,
+        unused_claimed_gpus: 0,
         devices_held: match phase {
             Some("Succeeded" | "Failed") => DevicesHeld::NoMore,
             _ if has_node => DevicesHeld::Now,
@@ -88,6 +83,7 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         // What schedules say changes with time: the passes ask for it.
         is_restricted: false,
+        awaits_others: false,
         scheduled_at: status
             .and_then(|status| read_transition(status, "PodScheduled"))
             .max(created)
@@ -98,6 +94,82 @@ pub fn read_pod(pod: &Pod) -> Option<GpuPod> {
         priority: spec.priority.unwrap_or_default(),
         condition: status.and_then(read_condition),
     })
+}
+
+/// The name of a claim on the host; empty for one that the host has not made yet of its template.
+fn name_on_host(claim: Claim) -> String {
+    if claim.is_template {
+        claim.generated.unwrap_or_default()
+    } else {
+        claim.name
+    }
+}
+
+/// What a pod has and none of its containers can use.
+#[derive(Default)]
+struct Unused {
+    devices: BTreeMap<String, u32>,
+    claims: Vec<String>,
+}
+
+/// What only init containers of a pod request, or no container at all. Nothing of it counts as unused before the last of these has ended, and while one
+/// runs again because the node was restarted.
+fn read_unused(pod: &Pod, spec: &PodSpec, devices: &BTreeMap<String, u32>) -> Unused {
+    let init_containers = || spec.init_containers.iter().flatten();
+    let ended = pod
+        .status
+        .iter()
+        .flat_map(|status| status.init_container_statuses.iter().flatten());
+    let ended: BTreeSet<&str> = ended
+        .filter(|container| has_succeeded(container))
+        .map(|container| container.name.as_str())
+        .collect();
+    let may_run = |container: &Container| !is_sidecar(container) && !ended.contains(container.name.as_str());
+    if init_containers().any(may_run) {
+        return Unused::default();
+    }
+    let requested = pod_requests::of_lasting_containers(pod);
+    let unused_of = |(resource, count): (&String, &u32)| {
+        let requested = requested.get(resource).copied().unwrap_or_default() / 1000;
+        let unused = count.saturating_sub(u32::try_from(requested).unwrap_or(u32::MAX));
+        (unused > 0).then(|| (resource.clone(), unused))
+    };
+    let lasting = spec
+        .containers
+        .iter()
+        .chain(init_containers().filter(|container| is_sidecar(container)));
+    let named = lasting.flat_map(|container| container.resources.iter());
+    let named: BTreeSet<&str> = named
+        .flat_map(|resources| resources.claims.iter().flatten())
+        .map(|claim| claim.name.as_str())
+        .collect();
+    // Those that `read_claims` reads.
+    let of_pod = spec.resource_claims.iter().flatten();
+    let of_pod =
+        of_pod.filter(|claim| claim.resource_claim_name.is_some() || claim.resource_claim_template_name.is_some());
+    let claims = of_pod.zip(read_claims(pod));
+    let claims = claims.filter(|(of_pod, _)| !named.contains(of_pod.name.as_str()));
+    // The claim of extended resources that are devices of a driver.
+    let extended = pod
+        .status
+        .iter()
+        .flat_map(|status| &status.extended_resource_claim_status);
+    let is_lasting = |name: &str| !init_containers().any(|container| container.name == name && !is_sidecar(container));
+    let extended = extended.filter(|extended| {
+        let mut mappings = extended.request_mappings.iter();
+        !mappings.any(|mapping| is_lasting(&mapping.container_name))
+    });
+    let extended = extended.map(|extended| extended.resource_claim_name.clone());
+    Unused {
+        devices: devices.iter().filter_map(unused_of).collect(),
+        claims: claims.map(|(_, claim)| name_on_host(claim)).chain(extended).collect(),
+    }
+}
+
+/// Whether a container has ended, and without an error.
+fn has_succeeded(container: &ContainerStatus) -> bool {
+    let ended = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+    ended.is_some_and(|ended| ended.exit_code == 0)
 }
 
 /// When the API server created the pod. The clock of a node may be behind: metrics of an earlier pod with the same name must not count.
@@ -182,6 +254,40 @@ pub(super) mod tests {
         let claims =
             json!({"containers": [{"name": "c"}], "resourceClaims": [{"name": "a", "resourceClaimName": "x"}]});
         assert_eq!(read(&claims, &json!({})).unwrap().claims, ["x"]);
+    }
+
+    #[test]
+    fn devices_that_only_init_containers_request_are_unused_once_these_have_ended() {
+        let gpus = |count: &str| json!({"requests": {"nvidia.com/gpu": count}});
+        let spec = |count: &str| {
+            json!({"nodeName": "n1", "initContainers": [
+                {"name": "load", "resources": gpus("8")},
+                {"name": "proxy", "restartPolicy": "Always", "resources": gpus("1")},
+            ], "containers": [{"name": "main", "resources": gpus(count)}]})
+        };
+        let ended = |state: Value| {
+            let container =
+                json!({"name": "load", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": state});
+            json!({"phase": "Running", "initContainerStatuses": [container]})
+        };
+        let read = |count: &str, status: &Value| {
+            let pod = read(&spec(count), status).unwrap();
+            (
+                pod.devices["nvidia.com/gpu"],
+                pod.unused_devices.get("nvidia.com/gpu").copied(),
+            )
+        };
+        let succeeded = ended(json!({"terminated": {"exitCode": 0}}));
+        assert_eq!(read("2", &succeeded), (8, Some(5)));
+        assert_eq!(read("7", &succeeded), (8, None));
+        for status in [
+            json!({}),
+            ended(json!({"running": {}})),
+            ended(json!({"waiting": {}})),
+            ended(json!({"terminated": {"exitCode": 1}})),
+        ] {
+            assert_eq!(read("2", &status), (8, None), "{status}");
+        }
     }
 
     #[test]

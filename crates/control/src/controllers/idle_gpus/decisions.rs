@@ -7,6 +7,7 @@ use super::{
     tenants::{self, Memory, ObservedTenant},
 };
 use crate::controllers::schedule_policy::ObservedSchedules;
+use berth_api::IdleReclaimMode;
 use berth_idle_reclaim::{
     Seconds,
     evidence::Metrics,
@@ -16,7 +17,7 @@ use berth_idle_reclaim::{
 };
 use berth_prometheus::QueryError;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -100,7 +101,69 @@ pub(super) fn find_due<'a>(
     tenant: &ObservedTenant,
     before: &Decision,
 ) -> Option<&'a Decision> {
-    let decisions = confirmed.get(&tenant.uid)?;
-    let mut of_workload = decisions.iter().filter(|decision| decision.workload == before.workload);
-    of_workload.find(|decision| decision.is_due(tenant.policy.mode))
+    find_due_of(confirmed.get(&tenant.uid)?, tenant.policy.mode, before)
+}
+
+/// That of the pods that hold devices, whatever name it has by now: teams choose the labels that name it, and can change them all the time.
+fn find_due_of<'a>(decisions: &'a [Decision], mode: IdleReclaimMode, before: &Decision) -> Option<&'a Decision> {
+    let holding = before.pods.iter().filter(|pod| pod.holds_devices());
+    let holding: HashSet<&str> = holding.map(|pod| pod.uid.as_str()).collect();
+    let is_same = |decision: &&Decision| decision.pods.iter().any(|pod| holding.contains(pod.uid.as_str()));
+    let mut same = decisions.iter().filter(is_same);
+    same.find(|decision| decision.is_due(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::IdleStep;
+    use berth_idle_reclaim::{
+        evidence::Verdict,
+        ladder::{LadderState, UnknownTime},
+        pod::DevicesHeld,
+        workload::WorkloadName,
+    };
+
+    /// A workload that is due, with one pod.
+    fn due(workload: &str, pod: &str) -> Decision {
+        let pod = GpuPod {
+            uid: pod.into(),
+            devices_held: DevicesHeld::Now,
+            ..GpuPod::default()
+        };
+        Decision {
+            workload: WorkloadName {
+                name: workload.into(),
+                ..WorkloadName::default()
+            },
+            pods: vec![Arc::new(pod)],
+            gpus: 1,
+            profile: None,
+            verdict: Verdict::Idle,
+            is_opted_out: false,
+            state: Some(LadderState {
+                idle_since: 0,
+                step: IdleStep::Reclaimable,
+                step_since: 0,
+                paused: false,
+                unknown: UnknownTime::default(),
+            }),
+            next_step_at: None,
+            awaits_pods: false,
+        }
+    }
+
+    #[test]
+    fn another_name_of_a_workload_does_not_keep_it() {
+        let mut active = due("job-1", "b");
+        active.verdict = Verdict::Active;
+        let decisions = [active, due("job-3", "c"), due("job-2", "a")];
+        let found = |pod: &str| {
+            let found = find_due_of(&decisions, IdleReclaimMode::Enforce, &due("job-1", pod));
+            found.map(|decision| decision.workload.name.as_str())
+        };
+        assert_eq!(found("a"), Some("job-2"));
+        assert_eq!(found("b"), None, "it is active by now");
+        assert_eq!(found("d"), None, "it is gone, and others have its name");
+    }
 }

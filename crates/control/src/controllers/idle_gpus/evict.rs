@@ -1,5 +1,5 @@
 //! Gives back the GPUs of workloads that are due, if Prometheus still says so right before: their owners are stopped if the class says so, else their pods are evicted, as
-//! `kubectl drain` does: disruption budgets and grace periods hold.
+//! `kubectl drain` does: grace periods hold, and disruption budgets do for the time of the class.
 
 use super::{
     IdleGpusContext,
@@ -210,6 +210,18 @@ fn keep(context: &IdleGpusContext, decision: &Decision) {
     context.metrics.idle_evictions.get_or_create(&labels).inc_by(pods);
 }
 
+/// The pods whose owners are to be stopped. Those without a node count with others that have one, and not alone: an owner that is not stopped by that, and makes
+/// such a pod again in each pass, would be stopped in each pass.
+fn list_pods_of_owners(steps: &[(Arc<GpuPod>, PodStep)]) -> Vec<Arc<GpuPod>> {
+    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
+    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    if of_owners.iter().any(|pod| pod.holds_devices()) {
+        of_owners
+    } else {
+        Vec::new()
+    }
+}
+
 /// Stops the owners of a workload, and evicts the pods of others.
 async fn reclaim_workload(
     context: &IdleGpusContext,
@@ -218,8 +230,7 @@ async fn reclaim_workload(
     decision: &Decision,
     steps: Vec<(Arc<GpuPod>, PodStep)>,
 ) -> Gave {
-    let of_owners = steps.iter().filter(|(_, step)| *step == PodStep::StopOwner);
-    let of_owners: Vec<Arc<GpuPod>> = of_owners.map(|(pod, _)| Arc::clone(pod)).collect();
+    let of_owners = list_pods_of_owners(&steps);
     let stopped = if of_owners.is_empty() {
         HashSet::new()
     } else {
@@ -230,17 +241,19 @@ async fn reclaim_workload(
         };
         stop::stop_owners(context, inside, tenant, &decision).await
     };
+    let ignores_budgets = decision.is_overdue(tenant.policy.eviction_timeout, context.clock.now().as_second());
     let mut gave = Gave::default();
     for (pod, step) in steps {
         let result = if stopped.contains(&pod.uid) {
             gave.stopped.push(pod);
             STOPPED
-        } else if step == PodStep::Wait {
+        } else if step == PodStep::Wait || !pod.holds_devices() {
+            // A pod without a node has nothing to give back. Its owner would make another one in each pass.
             continue;
         } else {
-            evict_pod(context, &pod).await
+            evict_pod(context, &pod, ignores_budgets).await
         };
-        gave.evicted += usize::from(result == EVICTED);
+        gave.evicted += usize::from([EVICTED, FORCED].contains(&result));
         let labels = ResultLabels { result };
         context.metrics.idle_evictions.get_or_create(&labels).inc();
     }
@@ -266,11 +279,22 @@ const KEPT: &str = "kept";
 /// The result of an eviction that the API server accepted.
 const EVICTED: &str = "ok";
 
-/// Evicts one pod; returns the result for metrics.
-async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
+/// The result of the deletion of a pod that a budget has kept for too long.
+const FORCED: &str = "forced";
+
+/// Evicts one pod, or deletes it if a budget may keep it no longer; returns the result for metrics.
+async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod, ignores_budgets: bool) -> &'static str {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace);
-    match pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await {
-        Ok(()) => EVICTED,
+    let evicted = pod_deletion::evict_pod(&pods, &pod.name, Some(pod.uid.clone())).await;
+    let is_kept = ignores_budgets && evicted.as_ref().is_err_and(is_refusal);
+    let (result, left) = if is_kept {
+        let deleted = pod_deletion::delete_in_its_time(&pods, &pod.name, Some(pod.uid.clone())).await;
+        (FORCED, deleted)
+    } else {
+        (EVICTED, evicted)
+    };
+    match left {
+        Ok(()) => result,
         // It is gone, or another pod has its name.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => "gone",
         Err(error) if is_status(&error, 429) => "blocked",
@@ -278,5 +302,35 @@ async fn evict_pod(context: &IdleGpusContext, pod: &GpuPod) -> &'static str {
             tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "cannot evict a pod whose GPUs are idle");
             "failed"
         }
+    }
+}
+
+/// Whether the API server does not evict a pod that is there. The code of a budget is 429, but of a pod that two budgets select, it is 500.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if ![404, 409].contains(&status.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_idle_reclaim::pod::DevicesHeld;
+
+    #[test]
+    fn an_owner_is_not_stopped_for_a_pod_without_a_node_alone() {
+        let pod = |devices_held| {
+            Arc::new(GpuPod {
+                devices_held,
+                ..GpuPod::default()
+            })
+        };
+        let (runs, waits) = (pod(DevicesHeld::Now), pod(DevicesHeld::NotYet));
+        let count = |steps: &[(&Arc<GpuPod>, PodStep)]| {
+            let steps: Vec<(Arc<GpuPod>, PodStep)> = steps.iter().map(|(pod, step)| (Arc::clone(pod), *step)).collect();
+            list_pods_of_owners(&steps).len()
+        };
+        let stop = PodStep::StopOwner;
+        assert_eq!(count(&[(&runs, stop), (&waits, stop)]), 2);
+        assert_eq!(count(&[(&runs, PodStep::Evict), (&waits, stop)]), 0);
+        assert_eq!(count(&[(&waits, stop)]), 0);
     }
 }

@@ -118,7 +118,8 @@ fn plan_workload<'a>(memory: &mut Memory, tenant: &ObservedTenant, decision: &'a
 fn annotation(decision: &Decision) -> Option<String> {
     let state = decision.state?;
     let mut value = json!({"step": state.step.as_str(), "idleSince": warn::format_time(state.idle_since)});
-    if let Some(due) = decision.next_step_at {
+    // It is written once for each step.
+    if let Some(due) = decision.next_step_at.filter(|_| !decision.may_come_sooner()) {
         value["nextStepAt"] = warn::format_time(due).into();
     }
     Some(value.to_string())
@@ -182,6 +183,10 @@ async fn set_annotation(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_idle_reclaim::{
+        evidence::Verdict,
+        ladder::{LadderState, UnknownTime},
+    };
 
     fn name(number: usize) -> WorkloadName {
         WorkloadName {
@@ -205,5 +210,33 @@ mod tests {
             2 * MAX_TASKS,
             "nothing is kept of workloads that are gone"
         );
+    }
+
+    #[test]
+    fn the_annotation_has_no_time_before_which_the_last_step_may_come() {
+        let has_time = |awaits_pods, step| {
+            let decision = Decision {
+                workload: name(0),
+                pods: Vec::new(),
+                gpus: 8,
+                profile: None,
+                verdict: Verdict::Idle,
+                is_opted_out: false,
+                state: Some(LadderState {
+                    idle_since: 0,
+                    step,
+                    step_since: 0,
+                    paused: false,
+                    unknown: UnknownTime::default(),
+                }),
+                next_step_at: Some(60),
+                awaits_pods,
+            };
+            let value: Value = serde_json::from_str(&annotation(&decision).unwrap()).unwrap();
+            value["nextStepAt"].is_string()
+        };
+        assert!(has_time(false, IdleStep::CheckpointRequested));
+        assert!(has_time(true, IdleStep::Warned));
+        assert!(!has_time(true, IdleStep::CheckpointRequested));
     }
 }

@@ -45,7 +45,7 @@ pub use collect::{GpuMetricsSource, collect};
 pub use context::IdleGpusContext;
 
 use crate::metrics::{GpuActivityLabels, Metrics, ResultLabels};
-use berth_api::{IdleReclaimMode, IdleStatus, IdleStep};
+use berth_api::{IdleReclaimMode, IdleStatus};
 use berth_idle_reclaim::{
     evidence::{self, Verdict},
     pass::{self, Decision},
@@ -202,13 +202,8 @@ async fn carry_out(
     let report = nodes::with_idle_nodes(report, unrequested.get(&tenant.uid));
     let report = memory.inside(tenant).complete(report, tenant.published());
     status::write(context, tenant, Some(&report)).await?;
-    memory.remember(tenant, pass::states_after(decisions));
-    let is_new = |decision: &&Decision| {
-        let earlier = before.get(&decision.workload).map(|state| state.step);
-        let announced = matches!(decision.step(), Some(IdleStep::Warned | IdleStep::Reclaimable));
-        announced && decision.step() != earlier
-    };
-    let new: Vec<&Decision> = decisions.iter().filter(is_new).collect();
+    memory.remember(tenant, pass::states_after(decisions, &before));
+    let new: Vec<&Decision> = decisions.iter().filter(|decision| decision.is_new(&before)).collect();
     warn::publish_on_tenant(context, tenant, &new).await;
     for decision in decisions {
         let Err(error) = warn::update_pods(context, memory, tenant, decision).await else {

@@ -10,7 +10,6 @@ use berth_api::{IdleReclaimMode, IdleStatus, IdleStep, StoppedOwner, TenantClust
 use berth_idle_reclaim::{
     attempts::Attempts,
     gaps::GapMemory,
-    ladder::LadderState,
     pass::{self, States},
     pod::GpuPod,
     policy::Policy,
@@ -109,8 +108,11 @@ pub(super) fn mark_restricted(pods: Vec<Arc<GpuPod>>, restricted: &RestrictedPod
         if !restricted.contains(&pod.origin_namespace, &pod.labels) {
             return pod;
         }
+        // A team would otherwise give its pods such labels while a window is open, or for a moment each few minutes.
+        let awaits_others = restricted.goes_on_by_labels(&pod.origin_namespace, &pod.labels);
         Arc::new(GpuPod {
-            is_restricted: true,
+            is_restricted: !awaits_others,
+            awaits_others,
             ..GpuPod::clone(&pod)
         })
     };
@@ -119,11 +121,9 @@ pub(super) fn mark_restricted(pods: Vec<Arc<GpuPod>>, restricted: &RestrictedPod
 
 /// States that another control left. What the GPUs did until now is not known, as after metrics were missing: the time of each step
 /// starts again.
-fn paused(states: States) -> States {
+fn paused(mut states: States) -> States {
+    states.pause_all();
     states
-        .into_iter()
-        .map(|(name, state)| (name, LadderState { paused: true, ..state }))
-        .collect()
 }
 
 /// What a pass remembers for the next one. A new control reads it from the status of the `TenantCluster`s.
@@ -280,16 +280,16 @@ impl Memory {
     /// Lets the time of each step of a tenant's workloads start again.
     pub(super) fn pause(&mut self, tenant: &ObservedTenant) {
         let known = self.by_tenant.get_mut(&tenant.uid);
-        for state in known.into_iter().flat_map(|(_, states)| states.values_mut()) {
-            state.paused = true;
+        if let Some((_, states)) = known {
+            states.pause_all();
         }
     }
 
     /// The same for one workload of a tenant.
     pub(super) fn pause_workload(&mut self, tenant: &ObservedTenant, workload: &WorkloadName) {
         let known = self.by_tenant.get_mut(&tenant.uid);
-        if let Some(state) = known.and_then(|(_, states)| states.get_mut(workload)) {
-            state.paused = true;
+        if let Some((_, states)) = known {
+            states.pause(workload);
         }
     }
 

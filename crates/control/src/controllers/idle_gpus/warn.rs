@@ -174,11 +174,20 @@ pub(super) fn describe(decision: &Decision, policy: &Policy) -> String {
                 (_, IdleLastStep::EvictPods) => "In mode Enforce the pods would be evicted.",
                 (_, IdleLastStep::StopOwner) => "In mode Enforce their owner would be stopped.",
             };
-            return format!("{subject}. {what}");
+            if policy.mode != IdleReclaimMode::Enforce {
+                return format!("{subject}. {what}");
+            }
+            let until = format_time(state.step_since.saturating_add(policy.eviction_timeout));
+            return format!("{subject}. {what} Disruption budgets keep pods until {until} at the latest.");
         }
     };
+    let or_sooner = if decision.may_come_sooner() {
+        ", or sooner, once none of its pods waits for a node or for a schedule"
+    } else {
+        ""
+    };
     match decision.next_step_at {
-        Some(due) => format!("{subject}. {what} {} at the earliest.", format_time(due)),
+        Some(due) => format!("{subject}. {what} {} at the earliest{or_sooner}.", format_time(due)),
         None => format!("{subject}. Berth reclaims GPUs that stay idle."),
     }
 }
@@ -276,6 +285,7 @@ mod tests {
                 unknown: UnknownTime::default(),
             }),
             next_step_at,
+            awaits_pods: false,
         }
     }
 
@@ -298,9 +308,20 @@ mod tests {
         );
         let text = describe(&decision(IdleStep::CheckpointRequested, Some(7200)), &enforce);
         assert!(text.contains("Write a checkpoint now: the pods are evicted"), "{text}");
+        assert!(text.ends_with("at 1970-01-01T02:00:00Z at the earliest."), "{text}");
+        let mut waits = decision(IdleStep::CheckpointRequested, Some(7200));
+        waits.awaits_pods = true;
+        let text = describe(&waits, &enforce);
+        assert!(
+            text.contains("at 1970-01-01T02:00:00Z at the earliest, or sooner, once"),
+            "{text}"
+        );
         let last = |mode, last_step| describe(&decision(IdleStep::Reclaimable, None), &policy(mode, last_step));
         let (evict, stop) = (IdleLastStep::EvictPods, IdleLastStep::StopOwner);
-        assert!(last(IdleReclaimMode::Enforce, evict).ends_with("The pods are evicted."));
+        let until = "Disruption budgets keep pods until 1970-01-01T02:00:00Z at the latest.";
+        let text = last(IdleReclaimMode::Enforce, evict);
+        assert!(text.ends_with(&format!("The pods are evicted. {until}")), "{text}");
+        assert!(last(IdleReclaimMode::Enforce, stop).ends_with(until));
         assert!(last(IdleReclaimMode::DryRun, evict).ends_with("would be evicted."));
         assert!(last(IdleReclaimMode::Enforce, stop).contains("Their owner is stopped"));
         assert!(last(IdleReclaimMode::DryRun, stop).ends_with("would be stopped."));

@@ -201,14 +201,11 @@ impl ObservedSchedules<'_> {
     /// Which pods of a tenant may not start, or not run.
     pub(in crate::controllers) fn restricted_pods(&self, cluster: &TenantCluster) -> RestrictedPods {
         let place = place_of(self.stores, &self.hierarchy, cluster);
-        let is_restricted = |stack: &Stack| stack.state(self.now) != ScheduleState::Running;
         let rules = self.index.rules(&place).into_iter();
+        let rules = rules.map(|rule| (rule.stack.state(self.now), rule.workloads));
         RestrictedPods {
-            all: is_restricted(&self.index.stack(&place)),
-            workloads: rules
-                .filter(|rule| is_restricted(&rule.stack))
-                .map(|rule| rule.workloads)
-                .collect(),
+            all: self.index.stack(&place).state(self.now) != ScheduleState::Running,
+            workloads: rules.filter(|(state, _)| *state != ScheduleState::Running).collect(),
         }
     }
 }
@@ -218,7 +215,8 @@ impl ObservedSchedules<'_> {
 pub(in crate::controllers) struct RestrictedPods {
     /// A policy restricts the tenant as a whole.
     all: bool,
-    workloads: Vec<WorkloadSelector>,
+    /// What policies for some of its pods say.
+    workloads: Vec<(ScheduleState, WorkloadSelector)>,
 }
 
 impl RestrictedPods {
@@ -230,6 +228,42 @@ impl RestrictedPods {
     /// Whether a pod is one of them, by its namespace in the tenant and its labels. A host pod has the labels of the tenant's.
     pub(in crate::controllers) fn contains(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         let mut workloads = self.workloads.iter();
-        self.all || workloads.any(|workloads| workloads.matches(namespace, labels))
+        self.all || workloads.any(|(_, workloads)| workloads.matches(namespace, labels))
+    }
+
+    /// Whether such a pod goes on if it runs, and is one of them by its labels alone: its team may have given it these labels.
+    pub(in crate::controllers) fn goes_on_by_labels(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        let mut workloads = self.workloads.iter();
+        let is_for_more = |(state, workloads): &(ScheduleState, WorkloadSelector)| {
+            let stops = *state != ScheduleState::StartsForbidden;
+            (stops || !workloads.selects_by_labels()) && workloads.matches(namespace, labels)
+        };
+        !self.all && !workloads.any(is_for_more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn labels_alone_let_a_pod_go_on_only_where_nothing_else_restricts_it() {
+        let selector = |selector: Value| -> WorkloadSelector { serde_json::from_value(selector).unwrap() };
+        let by_label = || selector(json!({"selector": {"matchLabels": {"tier": "batch"}}}));
+        let by_namespace = || selector(json!({"namespaces": ["ml"], "selector": {}}));
+        let labels = BTreeMap::from([("tier".to_owned(), "batch".to_owned())]);
+        let (forbids, stops) = (ScheduleState::StartsForbidden, ScheduleState::Stopped);
+        for (all, workloads, expected) in [
+            (false, vec![(forbids, by_label())], true),
+            (true, vec![(forbids, by_label())], false),
+            (false, vec![(stops, by_label())], false),
+            (false, vec![(forbids, by_namespace())], false),
+            (false, vec![(forbids, by_label()), (forbids, by_namespace())], false),
+        ] {
+            let restricted = RestrictedPods { all, workloads };
+            assert!(restricted.contains("ml", &labels), "{restricted:?}");
+            assert_eq!(restricted.goes_on_by_labels("ml", &labels), expected, "{restricted:?}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     *,
 };
 use crate::testing::{Script, ScriptedApi};
-use berth_api::{IdleLastStep, IdleReclaim, OwnerKind, OwnerSuspend};
+use berth_api::{IdleLastStep, IdleReclaim, IdleStep, OwnerKind, OwnerSuspend};
 use berth_idle_reclaim::{
     ladder::{LadderState, UnknownTime},
     workload::WorkloadName,
@@ -88,6 +88,7 @@ fn idle(name: &str, pods: &[&str]) -> Decision {
             unknown: UnknownTime::default(),
         }),
         next_step_at: None,
+        awaits_pods: false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Evictions: only by what is known right before.
 
-use super::Fleet;
+use super::{Fleet, POD};
 use crate::{controllers::idle_gpus::tenants::Memory, metrics::ResultLabels};
 use berth_api::IdleReclaimMode;
 use std::time::Duration;
@@ -67,4 +67,36 @@ async fn nothing_is_evicted_while_the_status_cannot_be_written() {
     assert_eq!(fleet.evictions(), 0);
     fleet.run(1).await;
     assert_eq!(fleet.evictions(), 1);
+}
+
+/// Lets the host refuse evictions with this code, and metrics count them as this result.
+async fn refuse_evictions(code: u16, refusal: &'static str, refused: &'static str) {
+    let mut fleet = Fleet::due_next().await;
+    fleet.host.refuse_writes(Some(("/eviction", code, refusal)));
+    let deleted = format!("host DELETE {POD}");
+    let count = |fleet: &Fleet| {
+        let calls = fleet.script.calls();
+        calls.iter().filter(|call| call.text == deleted).count()
+    };
+    fleet.run(60).await;
+    assert_eq!((fleet.evictions(), count(&fleet)), (60, 0));
+    fleet.run(1).await;
+    assert_eq!((fleet.evictions(), count(&fleet)), (61, 1));
+    let results = &fleet.context.metrics.idle_evictions;
+    for (result, pods) in [(refused, 60), ("forced", 1)] {
+        assert_eq!(results.get_or_create(&ResultLabels { result }).get(), pods, "{result}");
+    }
+}
+
+#[tokio::test]
+async fn a_budget_keeps_idle_gpus_for_a_while_only() {
+    let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
+    refuse_evictions(429, refusal, "blocked").await;
+}
+
+/// A team can have two budgets that select a pod. The API server never evicts it then.
+#[tokio::test]
+async fn two_budgets_keep_idle_gpus_for_a_while_only() {
+    let refusal = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    refuse_evictions(500, refusal, "failed").await;
 }
