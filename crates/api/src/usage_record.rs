@@ -179,7 +179,7 @@ pub enum UsageResource {
     Cpu,
     /// Memory that the tenant's pods on shared nodes request.
     Memory,
-    /// Storage that the tenant's PersistentVolumeClaims request.
+    /// Storage that the tenant's PersistentVolumeClaims request, or have if their volumes are larger.
     Storage,
     /// The control plane of the tenant, while it does not sleep.
     ControlPlane,

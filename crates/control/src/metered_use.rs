@@ -47,7 +47,7 @@ pub struct PodUse {
 pub struct ClaimUse {
     /// Its StorageClass. None: it has none.
     pub class: Option<String>,
-    /// What it requests, in MiB, rounded up.
+    /// What it requests, or what its volume has if that is more, in MiB, rounded up.
     pub mebibytes: i64,
 }
 
@@ -239,18 +239,25 @@ fn read_pod(pod: &Pod, now: Timestamp) -> Option<Using<PodUse>> {
 /// What a claim of a tenant uses from its creation on, as soon as it has a volume. Others can write the labels of a tenant in namespaces of their own.
 fn read_claim(claim: &PersistentVolumeClaim, now: Timestamp) -> Option<Using<ClaimUse>> {
     let tenant = claim.labels().get(labels::TENANT)?;
-    let is_bound = claim.status.as_ref()?.phase.as_deref() == Some("Bound");
+    let status = claim.status.as_ref()?;
+    let is_bound = status.phase.as_deref() == Some("Bound");
     if !is_bound || !names::is_workload_namespace(&claim.namespace().unwrap_or_default(), tenant) {
         return None;
     }
     let spec = claim.spec.as_ref()?;
     let requested = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
+    // The smallest volume of a class can be far larger than what a claim requests: then the tenant has all of it.
+    let capacity = status.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+    let size = quantity::parse(&requested.0)?;
+    let size = capacity
+        .and_then(|capacity| quantity::parse(&capacity.0))
+        .map_or(size, |volume| volume.max(size));
     Some(Using {
         tenant: tenant.clone(),
         since: within_existence(None, claim, now),
         amount: ClaimUse {
             class: spec.storage_class_name.clone().filter(|class| !class.is_empty()),
-            mebibytes: whole(quantity::parse(&requested.0)?, MEBIBYTE),
+            mebibytes: whole(size, MEBIBYTE),
         },
     })
 }
@@ -447,6 +454,32 @@ mod tests {
         assert_eq!(read(&own, "Pending", "fast", "10Gi"), None, "it has no volume");
         assert_eq!(read("team", "Bound", "fast", "10Gi"), None, "a label that others wrote");
         assert_eq!(read(&own, "Bound", "fast", "lots"), None);
+    }
+
+    /// Drivers round up: the smallest volume of a shared file system may have a TiB.
+    #[test]
+    fn a_claim_counts_with_the_whole_volume_that_it_has() {
+        let id = TenantId::new("vision", "6f2c");
+        let mebibytes = |requested: &str, status: Value| {
+            let claim = json!({
+                "metadata": {"name": "c", "namespace": id.workload_namespace(), "labels": {labels::TENANT: id.slug()}},
+                "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": requested}}},
+                "status": status,
+            });
+            let using = read_claim(&serde_json::from_value(claim).unwrap(), at(500));
+            using.unwrap().amount.mebibytes
+        };
+        let bound = |capacity: &str| json!({"phase": "Bound", "capacity": {"storage": capacity}});
+        assert_eq!(mebibytes("1Ki", bound("1Ti")), 1024 * 1024);
+        assert_eq!(mebibytes("10Gi", bound("10Gi")), 10 * 1024);
+        assert_eq!(mebibytes("20Gi", bound("10Gi")), 20 * 1024, "it is being expanded");
+        for unknown in [
+            bound("lots"),
+            json!({"phase": "Bound", "capacity": {}}),
+            json!({"phase": "Bound"}),
+        ] {
+            assert_eq!(mebibytes("10Gi", unknown.clone()), 10 * 1024, "{unknown}");
+        }
     }
 
     #[test]
