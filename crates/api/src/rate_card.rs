@@ -122,7 +122,7 @@ pub struct Rate {
         regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub gpu_product: Option<String>,
-    /// Only in node groups of this mode.
+    /// Only in node groups of this mode. The nodes of a Dynamic group that are kept as its minimum are Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NodeMode>,
     /// Only with this StorageClass of the host.

@@ -117,7 +117,7 @@ pub struct UsageLine {
     /// Product of the GPUs of the pool, for GPU and Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_product: Option<String>,
-    /// Mode of the node group, for GPU, Node, CPU and Memory.
+    /// Mode of the node group, for GPU, Node, CPU and Memory. The nodes of a Dynamic group that are kept as its minimum are Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NodeMode>,
     /// Name of the TenantClass of the tenant.

@@ -2,13 +2,17 @@
 
 use super::{
     capacity,
-    modes::{RecordedModes, is_accepted},
+    modes::RecordedModes,
     nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
 };
-use crate::{controllers::tenant_class::class_of, stores::Stores, tenant_state::is_created};
+use crate::{
+    controllers::tenant_class::class_of,
+    stores::Stores,
+    tenant_state::{is_accepted, is_created},
+};
 use berth_api::{
-    HostNodePool, NodeMode, Project, SleepState, TenantCluster, UsageRecord, UsageResource, UsageTenant,
+    HostNodePool, NodeGroup, NodeMode, Project, SleepState, TenantCluster, UsageRecord, UsageResource, UsageTenant,
     names::TenantId,
 };
 use berth_metering::{Identity, Item};
@@ -80,6 +84,17 @@ impl Facts {
         Some(group.mode).filter(|mode| *mode != NodeMode::Shared)
     }
 
+    /// How many nodes of a node group and pool are kept for it, whether it needs them or not. A tenant whose spec is not accepted keeps as many as the spec asks for,
+    /// of those that it has, whatever the pool there: see `planner_groups` in `berth_node_lifecycle`.
+    pub(super) fn minimum_of_group(&self, group: &str, pool: &str) -> usize {
+        let groups = self.cluster.iter().flat_map(|cluster| &cluster.spec.node_groups);
+        let mut groups = groups.filter(|of_tenant| of_tenant.pool_name == pool || !self.is_accepted());
+        let minimum = groups.find(|of_tenant| of_tenant.name == group).map(NodeGroup::minimum);
+        minimum
+            .and_then(|nodes| usize::try_from(nodes).ok())
+            .unwrap_or_default()
+    }
+
     /// The mode of the first node group in its spec with nodes of a pool that has nodes of its own.
     pub(super) fn mode_of_pool(&self, pool: &str) -> Option<NodeMode> {
         let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
@@ -137,7 +152,7 @@ impl Memory {
             },
         );
         let mut sum = Sum::new(&self.tenants);
-        add_nodes(&mut sum, &observed);
+        add_nodes(&mut sum, &observed, &self.nodes);
         add_control_planes(&mut sum, &self.tenants);
         let mut lost = stores.metered.pods.read(|using, until| {
             let pod = &using.amount;
@@ -234,18 +249,18 @@ impl Memory {
     }
 }
 
-fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes) {
-    let mut add = |node: &'a Held, until: Option<Timestamp>| {
+fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes, before: &HashMap<String, Held>) {
+    let mut add = |node: &'a Held, mode: Option<NodeMode>, until: Option<Timestamp>| {
         for (resource, amount) in [(UsageResource::Node, 1), (UsageResource::Gpu, node.gpus)] {
             let pool = Some(Cow::Borrowed(node.pool.as_str())).filter(|pool| !pool.is_empty());
-            sum.add(&node.slug, (resource, pool, node.mode), amount, node.since, until);
+            sum.add(&node.slug, (resource, pool, mode), amount, node.since, until);
         }
     };
-    for node in observed.held.values() {
-        add(node, None);
+    for (name, node) in &observed.held {
+        add(node, node.mode_until_now(before.get(name)), None);
     }
     for (node, until) in &observed.left {
-        add(node, Some(*until));
+        add(node, node.mode, Some(*until));
     }
 }
 
