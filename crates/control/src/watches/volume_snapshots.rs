@@ -24,7 +24,7 @@ pub(super) fn start(
     let (client, stop) = (client.clone(), stop.clone());
     tasks.spawn(async move {
         let (resource, index) = (snapshot_resource(), SnapshotWatch { metered });
-        follow_if_served(client, (&resource, of_tenants()), &index, done, &stop).await;
+        follow_if_served::<VolumeSnapshot>(client, (&resource, of_tenants()), &index, done, &stop).await;
     });
     is_done
 }
