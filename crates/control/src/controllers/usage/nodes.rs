@@ -162,7 +162,7 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
     observed
 }
 
-/// The nodes that tenants have and are not leaving them.
+/// The nodes that serve tenants and are not about to leave them.
 #[derive(Debug, Default)]
 struct KeptNodes<'a>(HashMap<KeptBy<'a>, Vec<KeptNode>>);
 
