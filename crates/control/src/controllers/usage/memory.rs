@@ -50,9 +50,10 @@ pub(super) struct Memory {
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) tenant: UsageTenant,
-    pub(super) class: Option<String>,
-    pub(super) project: Option<String>,
-    pub(super) organization: Option<String>,
+    /// Where it belonged up to now: as at the last pass, if it was seen then. A change wakes a pass.
+    pub(super) place: Place,
+    /// Where it belongs from now on. None: no pass has seen it.
+    next: Option<Place>,
     /// Whether something was created for it, as it was seen, or it has a record.
     has_been_used: bool,
     /// None: it is gone.
@@ -69,6 +70,14 @@ pub(super) struct Collected {
     pub(super) items: Vec<Item>,
     /// How many ends of pods and claims were not kept, by slug of the tenant.
     pub(super) lost: BTreeMap<String, u64>,
+}
+
+/// Where a tenant belongs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    pub(super) class: Option<String>,
+    pub(super) project: Option<String>,
+    pub(super) organization: Option<String>,
 }
 
 impl Facts {
@@ -117,9 +126,12 @@ impl Memory {
         self.modes.remember(record);
         self.tenants.entry(tenant.slug.clone()).or_insert_with(|| Facts {
             tenant: tenant.clone(),
-            class: line.and_then(|line| line.class_name.clone()),
-            project: line.and_then(|line| line.project_name.clone()),
-            organization: line.and_then(|line| line.organization_name.clone()),
+            place: Place {
+                class: line.and_then(|line| line.class_name.clone()),
+                project: line.and_then(|line| line.project_name.clone()),
+                organization: line.and_then(|line| line.organization_name.clone()),
+            },
+            next: None,
             has_been_used: true,
             cluster: None,
             gone_at: None,
@@ -200,6 +212,9 @@ impl Memory {
     fn update_tenants(&mut self, stores: &Stores, now: Timestamp) -> Vec<Identity> {
         for facts in self.tenants.values_mut() {
             facts.cluster = None;
+            if let Some(next) = &facts.next {
+                facts.place = next.clone();
+            }
         }
         let all_projects = stores.projects.state();
         let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
@@ -215,10 +230,15 @@ impl Memory {
             let organization = project.and_then(|project| by_name.get(project)?.spec.organization_name.clone());
             let running = cluster.status.as_ref().and_then(|status| status.class_name.clone());
             let exists = |class: &str| stores.classes.get(&ObjectRef::new(class)).is_some();
-            let facts = Facts {
+            let place = Place {
                 class: running.or_else(|| class_of(&cluster, exists)),
                 project: project.map(ToOwned::to_owned),
                 organization,
+            };
+            let known = self.tenants.get(&slug).filter(|known| known.next.is_some());
+            let facts = Facts {
+                place: known.map_or_else(|| place.clone(), |known| known.place.clone()),
+                next: Some(place),
                 tenant: UsageTenant {
                     namespace,
                     name,

@@ -153,7 +153,7 @@ pub(super) fn for_level(
     if !seen.is_new(&level.name_any(), &change) {
         return Vec::new();
     }
-    let mut wakes = vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+    let mut wakes = vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet), Wake::Later(Key::Usage)];
     let is_for_levels = |policy: &&Arc<SchedulePolicy>| {
         let mut kinds = policy.spec.targets.iter().map(|target| target.kind);
         kinds.any(|kind| matches!(kind, ScheduleTargetKind::Organization | ScheduleTargetKind::Project))

@@ -192,7 +192,12 @@ fn a_project_wakes_tenants_and_policies_if_schedules_are_for_levels() {
     let (of_class, of_project) = (policy("nights", "TenantClass"), policy("weekends", "Project"));
     let mut project = Project::new("vision", ProjectSpec::default());
     let mut seen = Seen::default();
-    let planned = [Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+    let planned = [
+        Wake::Soon(Key::Quotas),
+        Wake::Soon(Key::Fleet),
+        // What was used up to now belongs to the level as it was.
+        Wake::Later(Key::Usage),
+    ];
     assert_eq!(
         for_level(&project, &mut seen, &tenants, std::slice::from_ref(&of_class)),
         planned

@@ -400,6 +400,31 @@ async fn a_tenant_that_goes_back_and_forth_between_two_modes_is_counted_in_both(
 }
 
 #[tokio::test]
+async fn what_was_used_before_a_namespace_moves_stays_with_its_former_project() {
+    let mut fixture = Fixture::new();
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.advance_to(600);
+    fixture.host.remove("/apis/berth.dev/v1alpha1/projects/p");
+    let project = json!({"metadata": {"name": "q", "uid": "q"}, "spec": {"namespaces": ["team"]}});
+    fixture.host.insert("/apis/berth.dev/v1alpha1/projects/q", project);
+    // The change wakes it.
+    fixture.pass().await.unwrap();
+    fixture.advance_to(1000);
+    fixture.stop().await;
+    let record = fixture.record();
+    let gpus = { record.spec.lines.iter() }.filter(|line| line.resource == UsageResource::Gpu);
+    let amount = |line: &UsageLine| line.daily.iter().sum::<i64>();
+    let of_projects: Vec<(Option<&str>, i64)> = gpus.map(|line| (line.project_name.as_deref(), amount(line))).collect();
+    let [(first, before), (second, after)] = of_projects[..] else {
+        panic!("{of_projects:?}")
+    };
+    assert_eq!((first, second), (Some("p"), Some("q")));
+    assert_seconds(before, 8, 600);
+    assert_seconds(after, 8, 400);
+}
+
+#[tokio::test]
 async fn nodes_that_wait_join_or_are_scrubbed_are_the_platforms() {
     let mut fixture = Fixture::new();
     for (number, state) in ["Reserved", "Joining", "Validating", "Quarantined"]
