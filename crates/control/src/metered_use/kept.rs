@@ -1,14 +1,19 @@
 //! What is kept of each claim: its volume, and snapshots of it.
 //!
 //! A snapshot has the data of its volume for as long as it exists. If it did not count, a team could keep data for nothing, and make a claim of it when it needs
-//! it. Snapshots of a volume share most of what they have with it and with each other. So of a claim and its snapshots what is larger counts, once.
+//! it. Snapshots of a volume share most of what they have with it and with each other. So of a volume and its snapshots one counts: the claim, or, when it is gone, the
+//! largest snapshot. A snapshot names its claim, and a claim of the same name may have another volume: a snapshot is of the last one that was created before it.
 
 use super::{ClaimUse, Using};
 use jiff::Timestamp;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// A claim, by namespace and name, and what counts of it from now on; none: nothing.
+/// A name for what counts, and what that is from now on; none: nothing. A claim has its namespace and name, what snapshots keep of one that is gone a
+/// name that no claim has.
 pub(super) type Counted = (String, Option<Using<ClaimUse>>);
+
+/// When a claim was created that is gone. None: before this process knew of it.
+type Created = Option<Timestamp>;
 
 /// What is kept of each claim.
 #[derive(Debug, Default)]
@@ -21,25 +26,31 @@ pub(super) struct KeptClaims {
     has_all_claims: bool,
 }
 
+/// What is kept of the claims of one name.
 #[derive(Debug, Default)]
 struct Kept {
     /// None: it is gone, or has no volume.
     claim: Option<Using<ClaimUse>>,
-    /// When it was noticed that it is gone.
-    gone_at: Option<Timestamp>,
+    /// When it was noticed that claims are gone of which there are snapshots, by when they were created.
+    gone: BTreeMap<Timestamp, Timestamp>,
     /// By namespace and name.
     snapshots: BTreeMap<String, Using<ClaimUse>>,
+    /// The claims that are gone of which a snapshot counts.
+    counted: BTreeSet<Created>,
 }
 
 impl KeptClaims {
-    /// Sets a claim; none if it has no volume or is gone. `at` is the time of the change.
-    pub(super) fn put_claim(&mut self, name: &str, claim: Option<Using<ClaimUse>>, at: Timestamp) -> Counted {
+    /// Sets a claim; none if it has no volume or is gone. `at` is the time of the change. Returns what counts of the claims of this name.
+    pub(super) fn put_claim(&mut self, name: &str, claim: Option<Using<ClaimUse>>, at: Timestamp) -> Vec<Counted> {
         let kept = self.kept.entry(name.to_owned()).or_default();
-        if claim.is_none() && kept.claim.is_some() {
-            kept.gone_at = Some(at);
+        if let Some(before) = &kept.claim {
+            kept.gone.insert(before.since, at);
+        }
+        if let Some(claim) = &claim {
+            kept.gone.remove(&claim.since);
         }
         kept.claim = claim;
-        self.count(name.to_owned())
+        self.count(name)
     }
 
     /// Forgets all claims but these. Returns what counts of each claim.
@@ -47,8 +58,8 @@ impl KeptClaims {
         self.has_all_claims = true;
         let mut counted = Vec::new();
         for name in self.kept.keys().cloned().collect::<Vec<String>>() {
-            counted.push(if names.contains(&name) {
-                self.count(name)
+            counted.extend(if names.contains(&name) {
+                self.count(&name)
             } else {
                 self.put_claim(&name, None, at)
             });
@@ -56,7 +67,7 @@ impl KeptClaims {
         counted
     }
 
-    /// Sets a snapshot, with the claim that it is of; none if it is gone or not ready. Returns what counts of the claims that are concerned.
+    /// Sets a snapshot, with the claim that it is of; none if it is gone. Returns what counts of the claims that are concerned.
     pub(super) fn put_snapshot(&mut self, name: &str, snapshot: Option<(String, Using<ClaimUse>)>) -> Vec<Counted> {
         let before = self.sources.remove(name);
         if let Some(claim) = &before
@@ -72,7 +83,7 @@ impl KeptClaims {
             concerned.push(claim);
         }
         concerned.dedup();
-        concerned.into_iter().map(|claim| self.count(claim)).collect()
+        concerned.iter().flat_map(|claim| self.count(claim)).collect()
     }
 
     /// Forgets all snapshots but these. Returns what counts of the claims that are concerned.
@@ -82,37 +93,61 @@ impl KeptClaims {
         gone.iter().flat_map(|name| self.put_snapshot(name, None)).collect()
     }
 
-    /// What counts of a claim. One of which nothing is kept is forgotten.
-    fn count(&mut self, name: String) -> Counted {
-        let Some(kept) = self.kept.get(&name) else {
-            return (name, None);
+    /// What counts of the claims of a name. One of which nothing is kept is forgotten.
+    fn count(&mut self, name: &str) -> Vec<Counted> {
+        let Some(kept) = self.kept.get_mut(name) else {
+            return Vec::new();
         };
-        let counted = kept.count(self.has_all_claims);
+        let mut of_gone = kept.count_gone();
+        kept.gone.retain(|created, _| of_gone.contains_key(&Some(*created)));
+        // The size of some is not known yet.
+        of_gone.retain(|_, using| self.has_all_claims && using.amount.mebibytes > 0);
+        let mut all = vec![(name.to_owned(), kept.claim.clone())];
+        let ended = kept.counted.iter().filter(|created| !of_gone.contains_key(*created));
+        all.extend(ended.map(|created| (name_of_gone(name, *created), None)));
+        kept.counted = of_gone.keys().copied().collect();
+        all.extend(
+            of_gone
+                .into_iter()
+                .map(|(created, using)| (name_of_gone(name, created), Some(using))),
+        );
         if kept.claim.is_none() && kept.snapshots.is_empty() {
-            self.kept.remove(&name);
+            self.kept.remove(name);
         }
-        (name, counted)
+        all
     }
 }
 
 impl Kept {
-    fn count(&self, has_all_claims: bool) -> Option<Using<ClaimUse>> {
-        let snapshots = || self.snapshots.values().filter(move |_| has_all_claims);
-        let largest = snapshots().max_by_key(|snapshot| snapshot.amount.mebibytes);
-        let Some(claim) = &self.claim else {
-            let first = snapshots().map(|snapshot| snapshot.since).min()?;
-            return Some(Using {
-                // Before, the claim counted.
-                since: self.gone_at.map_or(first, |gone_at| gone_at.max(first)),
-                ..largest?.clone()
-            });
-        };
-        let mut counted = claim.clone();
-        // One of a larger claim that had the same name.
-        let of_snapshots = largest.map_or(0, |largest| largest.amount.mebibytes);
-        counted.amount.mebibytes = counted.amount.mebibytes.max(of_snapshots);
-        Some(counted)
+    /// Of each claim that is gone the largest snapshot, since there is one and the claim does not count any more.
+    fn count_gone(&self) -> BTreeMap<Created, Using<ClaimUse>> {
+        let existing = self.claim.as_ref().map(|claim| claim.since);
+        let mut largest: BTreeMap<Created, (&Using<ClaimUse>, Timestamp)> = BTreeMap::new();
+        for snapshot in self.snapshots.values() {
+            if existing.is_some_and(|created| created <= snapshot.since) {
+                continue;
+            }
+            let claim = self.gone.range(..=snapshot.since).next_back();
+            let since = claim.map_or(snapshot.since, |(_, gone_at)| snapshot.since.max(*gone_at));
+            let created = claim.map(|(created, _)| *created);
+            let (most, first) = largest.entry(created).or_insert((snapshot, since));
+            if snapshot.amount.mebibytes > most.amount.mebibytes {
+                *most = snapshot;
+            }
+            *first = since.min(*first);
+        }
+        let all = largest.into_iter().map(|(created, (most, since))| {
+            let using = Using { since, ..most.clone() };
+            (created, using)
+        });
+        all.collect()
     }
+}
+
+/// A name for what snapshots keep of a claim that is gone. Names of objects have no spaces.
+fn name_of_gone(claim: &str, created: Created) -> String {
+    let created = created.map_or_else(|| "earlier".to_owned(), |created| created.to_string());
+    format!("{claim} {created}")
 }
 
 #[cfg(test)]
@@ -134,84 +169,129 @@ mod tests {
         }
     }
 
-    fn counted(mebibytes: i64, since: i64, class: &str) -> Counted {
-        ("ns/c".into(), Some(using(class, mebibytes, since)))
+    fn claim(mebibytes: i64, since: i64) -> Option<Using<ClaimUse>> {
+        Some(using("fast", mebibytes, since))
     }
 
     fn snapshot(mebibytes: i64, since: i64) -> Option<(String, Using<ClaimUse>)> {
         Some(("ns/c".into(), using("daily", mebibytes, since)))
     }
 
+    /// What counts after all changes, by name: the class, MiB, and since when.
+    #[derive(Default)]
+    struct Log(BTreeMap<String, (String, i64, i64)>);
+
+    impl Log {
+        fn put(&mut self, counted: Vec<Counted>) -> Vec<(&str, i64, i64)> {
+            for (name, using) in counted {
+                let Some(using) = using else {
+                    self.0.remove(&name);
+                    continue;
+                };
+                let class = using.amount.class.unwrap_or_default();
+                self.0
+                    .insert(name, (class, using.amount.mebibytes, using.since.as_second()));
+            }
+            let all = self.0.values();
+            all.map(|(class, mebibytes, since)| (class.as_str(), *mebibytes, *since))
+                .collect()
+        }
+    }
+
     /// Knows that there are no claims so far.
-    fn kept() -> KeptClaims {
+    fn kept() -> (KeptClaims, Log) {
         let mut kept = KeptClaims::default();
         assert!(kept.retain_claims(&HashSet::new(), at(0)).is_empty());
-        kept
+        (kept, Log::default())
     }
 
     #[test]
     fn snapshots_count_once_their_claim_is_gone_and_only_the_largest() {
-        let mut kept = kept();
-        let claim = Some(using("fast", 10, 5));
-        assert_eq!(kept.put_claim("ns/c", claim, at(6)), counted(10, 5, "fast"));
-        for (name, mebibytes, since) in [("ns/s1", 8, 20), ("ns/s2", 10, 30)] {
-            assert_eq!(
-                kept.put_snapshot(name, snapshot(mebibytes, since)),
-                [counted(10, 5, "fast")]
-            );
+        let (mut kept, mut log) = kept();
+        let existing = [("fast", 10, 5)];
+        assert_eq!(log.put(kept.put_claim("ns/c", claim(10, 5), at(6))), existing);
+        for (name, mebibytes, since) in [("ns/s1", 8, 5), ("ns/s2", 10, 30), ("ns/s3", 0, 35)] {
+            let counted = kept.put_snapshot(name, snapshot(mebibytes, since));
+            assert_eq!(log.put(counted), existing);
         }
-        assert_eq!(kept.put_claim("ns/c", None, at(40)), counted(10, 40, "daily"));
-        assert_eq!(kept.put_snapshot("ns/s2", None), [counted(8, 40, "daily")]);
-        assert_eq!(kept.put_snapshot("ns/s1", None), [("ns/c".to_owned(), None)]);
-        assert!(kept.put_snapshot("ns/s1", None).is_empty(), "nothing is remembered");
+        assert_eq!(log.put(kept.put_claim("ns/c", None, at(40))), [("daily", 10, 40)]);
+        assert_eq!(log.put(kept.put_snapshot("ns/s2", None)), [("daily", 8, 40)]);
+        assert_eq!(log.put(kept.put_snapshot("ns/s1", None)), [], "its size is not known");
+        assert_eq!(log.put(kept.put_snapshot("ns/s3", snapshot(9, 35))), [("daily", 9, 40)]);
+        assert_eq!(log.put(kept.put_snapshot("ns/s3", None)), []);
+        assert!(kept.put_snapshot("ns/s3", None).is_empty(), "nothing is remembered");
         assert!(kept.kept.is_empty() && kept.sources.is_empty());
     }
 
+    /// Otherwise a team keeps many volumes for the price of one, in snapshots of claims of one name.
     #[test]
-    fn a_small_claim_does_not_hide_snapshots_of_a_large_one_that_had_its_name() {
-        let mut kept = kept();
-        kept.put_snapshot("ns/s1", snapshot(1000, 20));
-        let claim = Some(using("fast", 1, 50));
-        assert_eq!(kept.put_claim("ns/c", claim, at(50)), counted(1000, 50, "fast"));
+    fn snapshots_of_different_volumes_count_each_also_if_their_claims_had_the_same_name() {
+        let (mut kept, mut log) = kept();
+        for number in 0..3 {
+            let created = number * 100;
+            log.put(kept.put_claim("ns/c", claim(10, created), at(created)));
+            for (name, second) in [("a", 10), ("b", 20)] {
+                log.put(kept.put_snapshot(&format!("ns/{name}{number}"), snapshot(10, created + second)));
+            }
+            // That the second was gone, the watch did not see.
+            if number != 1 {
+                log.put(kept.put_claim("ns/c", None, at(created + 50)));
+            }
+        }
+        let expected = [("daily", 10, 50), ("daily", 10, 200), ("daily", 10, 250)];
+        assert_eq!(log.put(Vec::new()), expected);
+        // An empty claim does not hide them.
+        log.put(kept.put_claim("ns/c", claim(1, 300), at(300)));
+        let [first, second, third] = expected;
+        assert_eq!(log.put(Vec::new()), [("fast", 1, 300), first, second, third]);
+        log.put(kept.put_snapshot("ns/a1", None));
+        log.put(kept.put_snapshot("ns/b1", None));
+        assert_eq!(kept.kept["ns/c"].gone.len(), 2, "nothing is remembered of the second");
+        let left = [("fast", 1, 300), first, third];
+        assert_eq!(log.put(Vec::new()), left);
+        assert_eq!(log.put(kept.retain_snapshots(&HashSet::new())), left[..1]);
+        assert!(kept.kept["ns/c"].gone.is_empty());
+    }
+
+    #[test]
+    fn a_claim_that_changes_is_the_same_claim() {
+        let (mut kept, mut log) = kept();
+        log.put(kept.put_claim("ns/c", claim(10, 5), at(6)));
+        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
+        let larger = kept.put_claim("ns/c", claim(20, 5), at(30));
+        assert_eq!(log.put(larger), [("fast", 20, 5)]);
+        assert!(kept.kept["ns/c"].gone.is_empty());
     }
 
     #[test]
     fn a_snapshot_does_not_count_before_all_claims_are_known() {
-        let mut kept = KeptClaims::default();
-        assert_eq!(
-            kept.put_snapshot("ns/s1", snapshot(10, 20)),
-            [("ns/c".to_owned(), None)]
-        );
-        let mut of_other = snapshot(7, 30);
-        if let Some((claim, _)) = &mut of_other {
-            *claim = "ns/gone".into();
-        }
-        kept.put_snapshot("ns/s2", of_other);
-        kept.put_claim("ns/c", Some(using("fast", 10, 5)), at(90));
-        let mut all = kept.retain_claims(&HashSet::from(["ns/c".to_owned()]), at(90));
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let of_gone = ("ns/gone".to_owned(), Some(using("daily", 7, 30)));
-        assert_eq!(all, [counted(10, 5, "fast"), of_gone]);
+        let (mut kept, mut log) = (KeptClaims::default(), Log::default());
+        assert_eq!(log.put(kept.put_snapshot("ns/s1", snapshot(10, 20))), []);
+        let of_gone = Some(("ns/gone".to_owned(), using("daily", 7, 30)));
+        assert_eq!(log.put(kept.put_snapshot("ns/s2", of_gone)), []);
+        log.put(kept.put_claim("ns/c", claim(10, 5), at(90)));
+        let all = kept.retain_claims(&HashSet::from(["ns/c".to_owned()]), at(90));
+        assert_eq!(log.put(all), [("fast", 10, 5), ("daily", 7, 30)]);
     }
 
     #[test]
     fn a_list_that_is_read_again_forgets_what_is_gone() {
-        let mut kept = kept();
-        kept.put_claim("ns/c", Some(using("fast", 10, 5)), at(6));
-        kept.put_snapshot("ns/s1", snapshot(10, 20));
+        let (mut kept, mut log) = kept();
+        log.put(kept.put_claim("ns/c", claim(10, 5), at(6)));
+        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
         let none = HashSet::new();
-        assert_eq!(kept.retain_claims(&none, at(60)), [counted(10, 60, "daily")]);
+        assert_eq!(log.put(kept.retain_claims(&none, at(60))), [("daily", 10, 60)]);
         let still = HashSet::from(["ns/s1".to_owned()]);
-        assert!(kept.retain_snapshots(&still).is_empty());
-        assert_eq!(kept.retain_snapshots(&none), [("ns/c".to_owned(), None)]);
+        assert_eq!(log.put(kept.retain_snapshots(&still)), [("daily", 10, 60)]);
+        assert_eq!(log.put(kept.retain_snapshots(&none)), []);
     }
 
     #[test]
     fn a_snapshot_of_another_claim_that_has_the_name_of_one_leaves_the_first() {
-        let mut kept = kept();
-        kept.put_snapshot("ns/s1", snapshot(10, 20));
-        let now = kept.put_snapshot("ns/s1", Some(("ns/d".into(), using("daily", 3, 70))));
-        let of_other = ("ns/d".to_owned(), Some(using("daily", 3, 70)));
-        assert_eq!(now, [("ns/c".to_owned(), None), of_other]);
+        let (mut kept, mut log) = kept();
+        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
+        let of_other = Some(("ns/d".to_owned(), using("daily", 3, 70)));
+        assert_eq!(log.put(kept.put_snapshot("ns/s1", of_other)), [("daily", 3, 70)]);
+        assert!(!kept.kept.contains_key("ns/c"));
     }
 }

@@ -57,7 +57,7 @@ pub struct PodUse {
 pub struct ClaimUse {
     /// Its StorageClass, or the VolumeSnapshotClass of the snapshot. None: it has none.
     pub class: Option<String>,
-    /// What it requests, or what its volume has if that is more, in MiB, rounded up.
+    /// What it requests, or what its volume has if that is more, in MiB, rounded up; 0: the size of the snapshot is not known.
     pub mebibytes: i64,
 }
 
@@ -174,7 +174,7 @@ impl<V> State<V> {
 pub struct MeteredUse {
     /// Of pods that may run on shared nodes.
     pub pods: Arc<UseLog<PodUse>>,
-    /// Of claims and snapshots, by claim.
+    /// Of claims, and of snapshots whose claims are gone.
     pub claims: Arc<UseLog<ClaimUse>>,
     /// What `claims` is made of. It is locked while `claims` is written, so that both have the same order.
     kept: Arc<Mutex<KeptClaims>>,
@@ -217,7 +217,7 @@ impl MeteredUse {
             let claim = claim.and_then(|claim| read_claim(claim, now));
             let mut kept = lock(&self.kept);
             let counted = kept.put_claim(name, claim, now);
-            self.log_claims([counted], now);
+            self.log_claims(counted, now);
         }
     }
 
@@ -303,7 +303,7 @@ fn read_claim(claim: &PersistentVolumeClaim, now: Timestamp) -> Option<Using<Cla
         .map_or(size, |volume| volume.max(size));
     Some(Using {
         tenant: tenant.clone(),
-        since: within_existence(None, claim, now),
+        since: created(claim, now),
         amount: ClaimUse {
             class: spec.storage_class_name.clone().filter(|class| !class.is_empty()),
             mebibytes: whole(size, MEBIBYTE),
@@ -311,9 +311,14 @@ fn read_claim(claim: &PersistentVolumeClaim, now: Timestamp) -> Option<Using<Cla
     })
 }
 
+/// When an object was created. It does not depend on our clock: which claim a snapshot is of does not either.
+fn created(object: &impl ResourceExt, now: Timestamp) -> Timestamp {
+    object.creation_timestamp().map_or(now, |time| time.0)
+}
+
 /// A time between the creation of an object and now; without one, the creation.
 fn within_existence(time: Option<Timestamp>, object: &impl ResourceExt, now: Timestamp) -> Timestamp {
-    let created = object.creation_timestamp().map_or(now, |time| time.0).min(now);
+    let created = created(object, now).min(now);
     time.unwrap_or(created).clamp(created, now)
 }
 

@@ -1,6 +1,6 @@
 //! VolumeSnapshots, as far as they are metered. The host may not serve them.
 
-use super::{ClaimUse, MEBIBYTE, Using, whole, within_existence};
+use super::{ClaimUse, MEBIBYTE, Using, created, whole};
 use berth_api::{labels, names, quantity};
 use jiff::Timestamp;
 use kube::{
@@ -41,8 +41,8 @@ pub(crate) fn snapshot_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "volumesnapshots")
 }
 
-/// What a snapshot of a tenant has, from its creation on, with namespace and name of the claim that it is of. None if it is of no claim, and as long as its size is
-/// not known. Others can write the labels of a tenant in namespaces of their own.
+/// What a snapshot of a tenant has, from its creation on, with namespace and name of the claim that it is of. Nothing as long as its size is not known.
+/// None if it is of no claim. Others can write the labels of a tenant in namespaces of their own.
 pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option<(String, Using<ClaimUse>)> {
     let tenant = snapshot.labels().get(labels::TENANT)?;
     let namespace = snapshot.namespace()?;
@@ -51,22 +51,22 @@ pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option
     }
     let spec = snapshot.spec.as_ref()?;
     let claim = spec.source.persistent_volume_claim_name.as_ref()?;
-    let size = match &snapshot.status.as_ref()?.restore_size {
+    let size = snapshot.status.as_ref().and_then(|status| match &status.restore_size {
         Value::String(text) => quantity::parse(text),
         number => quantity::parse(&number.to_string()),
-    };
+    });
     let using = Using {
         tenant: tenant.clone(),
-        since: within_existence(None, snapshot, now),
+        since: created(snapshot, now),
         amount: ClaimUse {
             class: spec
                 .volume_snapshot_class_name
                 .clone()
                 .filter(|class| !class.is_empty()),
-            mebibytes: whole(size?, MEBIBYTE),
+            mebibytes: whole(size.unwrap_or_default(), MEBIBYTE),
         },
     };
-    (using.amount.mebibytes > 0).then(|| (format!("{namespace}/{claim}"), using))
+    Some((format!("{namespace}/{claim}"), using))
 }
 
 #[cfg(test)]
@@ -101,10 +101,11 @@ mod tests {
         assert_eq!(using.since.as_second(), 100);
         let (_, of_bytes) = read(&own, &of_claim, &json!(1_048_577)).unwrap();
         assert_eq!(of_bytes.amount.mebibytes, 2);
+        for size in [json!(null), json!("0"), json!("lots")] {
+            let (_, unknown) = read(&own, &of_claim, &size).unwrap();
+            assert_eq!(unknown.amount.mebibytes, 0, "{size}");
+        }
         for (namespace, source, size) in [
-            (own.as_str(), &of_claim, json!(null)),
-            (own.as_str(), &of_claim, json!("0")),
-            (own.as_str(), &of_claim, json!("lots")),
             (own.as_str(), &json!({"volumeSnapshotContentName": "v"}), json!("10Gi")),
             ("team", &of_claim, json!("10Gi")),
         ] {

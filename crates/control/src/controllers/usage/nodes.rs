@@ -21,6 +21,8 @@ pub(super) struct Held {
     /// In which mode the tenant has it from now on: that of the node group, or Private if it is kept for the tenant as the minimum of a Dynamic group. None: it is
     /// not known any more.
     pub(super) mode: Option<NodeMode>,
+    /// The mode of the node group, also of a node that is kept as the minimum.
+    of_group: Option<NodeMode>,
     /// GPUs as quotas count them; 0 in a pool without GPUs.
     pub(super) gpus: i64,
     pub(super) since: Option<Timestamp>,
@@ -216,13 +218,14 @@ impl Surroundings<'_> {
         // Prices depend on the mode: one that is only wanted, or is of another group, does not count.
         let accepted = tenant.filter(|tenant| tenant.is_accepted());
         let mode = { in_spec.filter(|_| accepted.is_some()) }
-            .or_else(|| before?.mode)
+            .or_else(|| before?.of_group)
             .or_else(|| self.modes.find(slug, pool, in_spec))
             .or_else(|| accepted?.mode_of_pool(pool));
         Held {
             slug: slug.to_owned(),
             pool: pool.clone(),
             mode,
+            of_group: mode,
             gpus: count_gpus(node, self.pools.get(pool).map(|pool| &pool.spec)),
             since,
         }

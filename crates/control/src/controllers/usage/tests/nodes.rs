@@ -399,6 +399,22 @@ async fn a_tenant_that_goes_back_and_forth_between_two_modes_is_counted_in_both(
     assert_seconds(dynamic, 8, 10);
 }
 
+/// The planner keeps as many as the spec asks for, and may take the others.
+#[tokio::test]
+async fn a_lower_minimum_counts_also_if_the_spec_is_not_accepted() {
+    let mut fixture = Fixture::new();
+    fixture.set_groups(&dynamic_from(1), Some(true));
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.set_groups(&dynamic_from(0), Some(false));
+    fixture.pass().await.unwrap();
+    fixture.advance_to(600);
+    fixture.stop().await;
+    let (private, dynamic) = private_and_dynamic(&fixture);
+    assert_seconds(private, 8, 0);
+    assert_seconds(dynamic, 8, 600);
+}
+
 #[tokio::test]
 async fn what_was_used_before_a_namespace_moves_stays_with_its_former_project() {
     let mut fixture = Fixture::new();
