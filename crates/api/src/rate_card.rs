@@ -122,10 +122,10 @@ pub struct Rate {
         regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub gpu_product: Option<String>,
-    /// Only in node groups of this mode.
+    /// Only in node groups of this mode. The nodes of a Dynamic group that are kept as its minimum are Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NodeMode>,
-    /// Only with this StorageClass of the host.
+    /// Only with this StorageClass of the host, or this VolumeSnapshotClass for what snapshots keep of claims that are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),

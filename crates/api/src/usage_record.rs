@@ -117,7 +117,7 @@ pub struct UsageLine {
     /// Product of the GPUs of the pool, for GPU and Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_product: Option<String>,
-    /// Mode of the node group, for GPU, Node, CPU and Memory.
+    /// Mode of the node group, for GPU, Node, CPU and Memory. The nodes of a Dynamic group that are kept as its minimum are Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NodeMode>,
     /// Name of the TenantClass of the tenant.
@@ -129,7 +129,7 @@ pub struct UsageLine {
     /// Name of the Organization of the Project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_name: Option<String>,
-    /// Name of the StorageClass of the host, for Storage.
+    /// Name of the StorageClass of the host, for Storage; of the VolumeSnapshotClass for what snapshots keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
     /// Amount of each day, from the first of the month on, in units of the resource multiplied by seconds: GPU: GPUs; Node: nodes; CPU:
@@ -179,7 +179,7 @@ pub enum UsageResource {
     Cpu,
     /// Memory that the tenant's pods on shared nodes request.
     Memory,
-    /// Storage that the tenant's PersistentVolumeClaims request.
+    /// Storage that the tenant's PersistentVolumeClaims request, or have if their volumes are larger, and that snapshots keep of claims that are gone.
     Storage,
     /// The control plane of the tenant, while it does not sleep.
     ControlPlane,

@@ -20,7 +20,7 @@ pub struct LineKey {
     pub project_name: Option<String>,
     /// Name of the Project's Organization.
     pub organization_name: Option<String>,
-    /// Name of the host's StorageClass.
+    /// Name of the host's StorageClass, or of its VolumeSnapshotClass for what snapshots keep.
     pub storage_class_name: Option<String>,
 }
 

@@ -16,7 +16,8 @@ pub const MOST_RESOURCES: usize = 64;
 pub type Requests = BTreeMap<String, i128>;
 
 /// The requests of a pod, as the scheduler counts them: the sum of its containers, or the peak of its init containers if that is
-/// more; requests of the pod as a whole take precedence; then overhead, and one pod. While a container is resized, the larger amounts count.
+/// more; requests of the pod as a whole take precedence; then overhead, and one pod. While a container or the pod is resized, the larger amounts
+/// count.
 pub fn of_pod(pod: &Pod) -> Requests {
     let Some(spec) = &pod.spec else { return Requests::new() };
     let requests_of_container = |container: &Container| requests_of_container(pod, container);
@@ -40,11 +41,7 @@ pub fn of_pod(pod: &Pod) -> Requests {
     }
     add(&mut running, &sidecars);
     raise_to(&mut running, &peak);
-    let whole = spec
-        .resources
-        .as_ref()
-        .and_then(|resources| resources.requests.as_ref());
-    running.extend(amounts(whole));
+    running.extend(requests_of_whole(pod, spec.resources.as_ref()));
     add(&mut running, &amounts(spec.overhead.as_ref()));
     running.insert("pods".into(), 1000);
     running
@@ -68,7 +65,6 @@ pub fn is_sidecar(container: &Container) -> bool {
 }
 
 fn requests_of_container(pod: &Pod, container: &Container) -> Requests {
-    let requested = |resources: Option<&ResourceRequirements>| amounts(resources.and_then(|of| of.requests.as_ref()));
     let status = pod.status.as_ref();
     let all = status.map(|status| status.init_container_statuses.iter().chain(&status.container_statuses));
     let own = all
@@ -81,12 +77,38 @@ fn requests_of_container(pod: &Pod, container: &Container) -> Requests {
     };
     let mut requests = requested(container.resources.as_ref());
     if is_resize_infeasible(pod) {
-        // Nothing else can be resized.
-        requests.retain(|resource, _| !matches!(resource.as_str(), "cpu" | "memory"));
+        requests.retain(|resource, _| !is_resizable(resource));
     }
     raise_to(&mut requests, &requested(own.resources.as_ref()));
     raise_to(&mut requests, &amounts(own.allocated_resources.as_ref()));
     requests
+}
+
+/// What a pod requests as a whole; nothing if only its containers do.
+fn requests_of_whole(pod: &Pod, resources: Option<&ResourceRequirements>) -> Requests {
+    let in_spec = requested(resources);
+    let status = pod.status.as_ref();
+    let Some((status, actual)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else {
+        return in_spec;
+    };
+    let mut requests = in_spec.clone();
+    if is_resize_infeasible(pod) {
+        requests.retain(|resource, _| !is_resizable(resource));
+    }
+    raise_to(&mut requests, &requested(Some(actual)));
+    raise_to(&mut requests, &amounts(status.allocated_resources.as_ref()));
+    // A kubelet may report sums of containers for what the pod as a whole does not request.
+    requests.retain(|resource, _| in_spec.contains_key(resource));
+    requests
+}
+
+fn requested(resources: Option<&ResourceRequirements>) -> Requests {
+    amounts(resources.and_then(|resources| resources.requests.as_ref()))
+}
+
+/// Whether a resource can be changed while a pod runs.
+fn is_resizable(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory")
 }
 
 /// Whether the node can never give what the spec of a running pod asks for.
@@ -199,6 +221,35 @@ mod tests {
         assert_eq!(cpu("4", "1", "Deferred"), 4000, "it gets it as soon as there is room");
         assert_eq!(cpu("1000", "1", "Infeasible"), 1000);
         assert_eq!(cpu("1", "1", ""), 1000);
+    }
+
+    /// A node that can never give what the spec asks for leaves the pod as it is: it must not count for less than it has.
+    #[test]
+    fn the_larger_amounts_count_while_a_pod_is_resized_as_a_whole() {
+        let requests = |spec: &Value, reason: &str| {
+            let actual = json!({"cpu": "8", "memory": "1Ki", "hugepages-2Mi": "2Mi"});
+            let status = json!({
+                "allocatedResources": actual, "resources": {"requests": actual},
+                "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+            });
+            let spec = json!({"containers": [container("1")], "resources": {"requests": spec}});
+            let pod = json!({"metadata": {"name": "a"}, "spec": spec, "status": status});
+            of_pod(&serde_json::from_value(pod).unwrap())
+        };
+        for (cpu, reason, expected) in [
+            ("100m", "Deferred", 8000),
+            ("100m", "Infeasible", 8000),
+            ("100", "Infeasible", 8000),
+            ("9", "Deferred", 9000),
+            ("8", "", 8000),
+        ] {
+            let found = requests(&json!({"cpu": cpu}), reason);
+            assert_eq!(found["cpu"], expected, "{cpu} {reason}");
+            assert!(!found.contains_key("memory"), "the pod as a whole does not request it");
+        }
+        assert_eq!(requests(&json!({}), "")["cpu"], 1000, "only its container does");
+        let larger = requests(&json!({"cpu": "100m", "memory": "1Ti"}), "Infeasible");
+        assert_eq!((larger["cpu"], larger["memory"]), (8000, 1_024_000));
     }
 
     /// API servers warn of parts of a byte, accept them, and then write the amount in billionths.

@@ -29,9 +29,11 @@ pub struct TenantUse {
     pub amounts: Amounts,
     /// GPUs that its pods have, by pool; nodes with pods, in a pool without GPUs.
     pub gpus: BTreeMap<String, u64>,
+    /// Whether no Project names its namespace. Its use counts when one does, and is not shown before.
+    pub has_no_project: bool,
 }
 
-/// What all tenants of Projects use, by UID.
+/// What all tenants use, by UID.
 pub type MeasuredUse = BTreeMap<String, TenantUse>;
 
 /// The last measurement of what tenants use.

@@ -20,9 +20,9 @@ use berth_node_lifecycle::devices::{
 use berth_runtime::queue::Queue;
 use kube::{
     Client, ResourceExt,
-    api::ApiResource,
+    api::{ApiResource, GroupVersionKind},
     core::{NotUsed, Object},
-    runtime::reflector::Store,
+    runtime::{reflector::Store, watcher},
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -88,7 +88,7 @@ pub(super) fn start(
 /// Watches one kind. The receiver resolves when the first list is complete.
 fn watch<K>(
     client: &Client,
-    names: (&'static str, &'static str),
+    (kind, plural): (&str, &str),
     index: impl Index<K> + Send + Sync + 'static,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
@@ -98,7 +98,10 @@ where
 {
     let (done, is_done) = oneshot::channel();
     let (client, stop) = (client.clone(), stop.clone());
-    tasks.spawn(async move { follow_if_served(client, names, &index, done, &stop).await });
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", kind);
+    let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+    let config = watcher::Config::default();
+    tasks.spawn(async move { follow_if_served(client, (&resource, config), &index, done, &stop).await });
     is_done
 }
 

@@ -4,7 +4,7 @@ use berth_runtime::watched::{Watched, watch};
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, GroupVersionKind},
+    api::ApiResource,
     runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
@@ -100,20 +100,18 @@ pub(super) async fn follow<K>(
     }
 }
 
-/// The same for a kind of `resource.k8s.io/v1`, once the host serves it. `listed` is dropped if it does not.
+/// The same for a kind that the host may not serve, once it does. `listed` is dropped if it does not.
 pub(super) async fn follow_if_served<K>(
     client: Client,
-    (kind, plural): (&str, &str),
+    (resource, config): (&ApiResource, watcher::Config),
     index: &impl Index<K>,
     listed: oneshot::Sender<()>,
     stop: &CancellationToken,
 ) where
     K: kube::Resource<DynamicType = ApiResource> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let gvk = GroupVersionKind::gvk("resource.k8s.io", "v1", kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
     let mut listed = Some(listed);
-    while !is_served(&client, &resource).await {
+    while !is_served(&client, resource).await {
         // There is no list to wait for.
         drop(listed.take());
         tokio::select! {
@@ -121,9 +119,9 @@ pub(super) async fn follow_if_served<K>(
             () = tokio::time::sleep(NOT_SERVED_PAUSE) => {}
         }
     }
-    let api = Api::all_with(client, &resource);
+    let api = Api::all_with(client, resource);
     let listed = listed.unwrap_or_else(|| oneshot::channel().0);
-    follow(api, watcher::Config::default(), index, listed, stop).await;
+    follow(api, config, index, listed, stop).await;
 }
 
 /// Whether the host serves a resource. Also true if the API server does not answer: the watch tries again.

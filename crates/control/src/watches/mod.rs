@@ -8,6 +8,7 @@ mod node_ports;
 mod pods_on_nodes;
 mod reflect;
 mod storage_claims;
+mod volume_snapshots;
 mod wake;
 mod workloads;
 
@@ -45,6 +46,8 @@ use wake::{Seen, Wake, full_name};
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
 /// Pause before what tenants use is counted: objects say since when and until when it was so.
 const USAGE_PAUSE: Duration = Duration::from_secs(1);
+/// How long snapshots are waited for. Their kind is not Kubernetes' own: a host that cannot list it must not keep everything from work.
+const SNAPSHOTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts all watches as tasks that end with `stop`, and waits until each has listed what there is. With `uses_pods` the
 /// Deployments of control planes are watched as well. What is metered goes to `metered`.
@@ -106,6 +109,7 @@ pub async fn start(
     } = workloads::start(client, tenants.clone(), metered.clone(), queue.clone(), tasks, stop);
     let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (storage_claims, storage_claims_listed) = storage_claims::start(client, metered.clone(), tasks, stop);
+    let snapshots_listed = volume_snapshots::start(client, metered.clone(), tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
         devices,
@@ -121,7 +125,8 @@ pub async fn start(
         shared_listed,
         workloads_listed,
         node_ports_listed,
-        storage_claims_listed
+        storage_claims_listed,
+        tokio::time::timeout(SNAPSHOTS_TIMEOUT, snapshots_listed)
     );
     Ok(Stores {
         tenants,

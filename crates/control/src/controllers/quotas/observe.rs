@@ -40,7 +40,7 @@ pub(super) fn list_claims(
         let unlimited = unlimited.unwrap_or_default();
         let reserved = recorded
             .clone()
-            .or_else(|| find_unrecorded(cluster, by_limits.as_ref()));
+            .or_else(|| find_unrecorded(cluster, by_limits.as_ref(), measured.get(&uid)));
         let use_of_tenant = CountedUse {
             used: measured.get(&uid),
             is_complete: is_deleted || !is_created(cluster),
@@ -97,10 +97,23 @@ fn find_recorded(cluster: &TenantCluster, known: Option<&Verdict>) -> Option<Amo
     recorded.map(read_amounts)
 }
 
-/// What a tenant has for which nothing is recorded. One that runs came before its Project: it has what its limits let it have, `by_limits`.
-fn find_unrecorded(cluster: &TenantCluster, by_limits: Option<&Amounts>) -> Option<Amounts> {
+/// What a tenant has for which nothing is recorded. One that runs came before its Project: it has what its limits let it have, `by_limits`, and what exists beyond
+/// that, as far as it is measured: its limits may have been higher before.
+fn find_unrecorded(
+    cluster: &TenantCluster,
+    by_limits: Option<&Amounts>,
+    measured: Option<&TenantUse>,
+) -> Option<Amounts> {
+    if !is_created(cluster) {
+        return None;
+    }
     let least = || Amounts::from([(TreeResource::TenantClusters, 1)]);
-    is_created(cluster).then(|| by_limits.cloned().unwrap_or_else(least))
+    let mut amounts = by_limits.cloned().unwrap_or_else(least);
+    for (resource, amount) in &mut amounts {
+        let used = measured.and_then(|measured| measured.amounts.get(resource));
+        *amount = (*amount).max(used.copied().unwrap_or_default());
+    }
+    Some(amounts)
 }
 
 /// What is known of a tenant's use.

@@ -18,7 +18,8 @@ pub(super) fn publish(context: &TenantContext, tenant: &Tenant, uid: &str) -> Op
     if measured.number == 0 {
         return before;
     }
-    let now = build(measured.tenants.get(uid)?, &context.quotas.gpus_of(uid));
+    let used = measured.tenants.get(uid).filter(|used| !used.has_no_project)?;
+    let now = build(used, &context.quotas.gpus_of(uid));
     let published = tenant.memory.published_use.load(Ordering::Relaxed);
     let is_due = before.is_none() || published == 0 || measured.number >= published.saturating_add(EVERY);
     if !is_due || before.as_ref() == Some(&now) {
@@ -55,6 +56,7 @@ mod tests {
         let used = TenantUse {
             amounts: [(TreeResource::Pods, 3)].into(),
             gpus: [("h100".to_owned(), 4)].into(),
+            ..TenantUse::default()
         };
         let reserved = [("h100".to_owned(), 8), ("l40s".to_owned(), 4)].into();
         let usage = build(&used, &reserved);

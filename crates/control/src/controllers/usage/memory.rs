@@ -2,13 +2,17 @@
 
 use super::{
     capacity,
-    modes::{RecordedModes, is_accepted},
+    modes::RecordedModes,
     nodes::{self, Held, ObservedNodes, Proofs, Surroundings},
     sum::{CountedUntil, Sum},
 };
-use crate::{controllers::tenant_class::class_of, stores::Stores, tenant_state::is_created};
+use crate::{
+    controllers::tenant_class::class_of,
+    stores::Stores,
+    tenant_state::{is_accepted, is_created},
+};
 use berth_api::{
-    HostNodePool, NodeMode, Project, SleepState, TenantCluster, UsageRecord, UsageResource, UsageTenant,
+    HostNodePool, NodeGroup, NodeMode, Project, SleepState, TenantCluster, UsageRecord, UsageResource, UsageTenant,
     names::TenantId,
 };
 use berth_metering::{Identity, Item};
@@ -46,9 +50,10 @@ pub(super) struct Memory {
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) tenant: UsageTenant,
-    pub(super) class: Option<String>,
-    pub(super) project: Option<String>,
-    pub(super) organization: Option<String>,
+    /// Where it belonged up to now: as at the last pass, if it was seen then. A change wakes a pass.
+    pub(super) place: Place,
+    /// Where it belongs from now on. None: no pass has seen it.
+    next: Option<Place>,
     /// Whether something was created for it, as it was seen, or it has a record.
     has_been_used: bool,
     /// None: it is gone.
@@ -67,6 +72,14 @@ pub(super) struct Collected {
     pub(super) lost: BTreeMap<String, u64>,
 }
 
+/// Where a tenant belongs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    pub(super) class: Option<String>,
+    pub(super) project: Option<String>,
+    pub(super) organization: Option<String>,
+}
+
 impl Facts {
     /// Whether its spec is accepted as it is.
     pub(super) fn is_accepted(&self) -> bool {
@@ -78,6 +91,17 @@ impl Facts {
         let mut groups = self.cluster.as_ref()?.spec.node_groups.iter();
         let group = groups.find(|of_tenant| of_tenant.name == group && of_tenant.pool_name == pool)?;
         Some(group.mode).filter(|mode| *mode != NodeMode::Shared)
+    }
+
+    /// How many nodes of a node group and pool are kept for it, whether it needs them or not. A tenant whose spec is not accepted keeps as many as the spec asks for,
+    /// of those that it has, whatever the pool there: see `planner_groups` in `berth_node_lifecycle`.
+    pub(super) fn minimum_of_group(&self, group: &str, pool: &str) -> usize {
+        let groups = self.cluster.iter().flat_map(|cluster| &cluster.spec.node_groups);
+        let mut groups = groups.filter(|of_tenant| of_tenant.pool_name == pool || !self.is_accepted());
+        let minimum = groups.find(|of_tenant| of_tenant.name == group).map(NodeGroup::minimum);
+        minimum
+            .and_then(|nodes| usize::try_from(nodes).ok())
+            .unwrap_or_default()
     }
 
     /// The mode of the first node group in its spec with nodes of a pool that has nodes of its own.
@@ -102,9 +126,12 @@ impl Memory {
         self.modes.remember(record);
         self.tenants.entry(tenant.slug.clone()).or_insert_with(|| Facts {
             tenant: tenant.clone(),
-            class: line.and_then(|line| line.class_name.clone()),
-            project: line.and_then(|line| line.project_name.clone()),
-            organization: line.and_then(|line| line.organization_name.clone()),
+            place: Place {
+                class: line.and_then(|line| line.class_name.clone()),
+                project: line.and_then(|line| line.project_name.clone()),
+                organization: line.and_then(|line| line.organization_name.clone()),
+            },
+            next: None,
             has_been_used: true,
             cluster: None,
             gone_at: None,
@@ -137,7 +164,7 @@ impl Memory {
             },
         );
         let mut sum = Sum::new(&self.tenants);
-        add_nodes(&mut sum, &observed);
+        add_nodes(&mut sum, &observed, &self.nodes);
         add_control_planes(&mut sum, &self.tenants);
         let mut lost = stores.metered.pods.read(|using, until| {
             let pod = &using.amount;
@@ -185,6 +212,9 @@ impl Memory {
     fn update_tenants(&mut self, stores: &Stores, now: Timestamp) -> Vec<Identity> {
         for facts in self.tenants.values_mut() {
             facts.cluster = None;
+            if let Some(next) = &facts.next {
+                facts.place = next.clone();
+            }
         }
         let all_projects = stores.projects.state();
         let projects = Projects::new(all_projects.iter().map(AsRef::as_ref));
@@ -200,10 +230,15 @@ impl Memory {
             let organization = project.and_then(|project| by_name.get(project)?.spec.organization_name.clone());
             let running = cluster.status.as_ref().and_then(|status| status.class_name.clone());
             let exists = |class: &str| stores.classes.get(&ObjectRef::new(class)).is_some();
-            let facts = Facts {
+            let place = Place {
                 class: running.or_else(|| class_of(&cluster, exists)),
                 project: project.map(ToOwned::to_owned),
                 organization,
+            };
+            let known = self.tenants.get(&slug).filter(|known| known.next.is_some());
+            let facts = Facts {
+                place: known.map_or_else(|| place.clone(), |known| known.place.clone()),
+                next: Some(place),
                 tenant: UsageTenant {
                     namespace,
                     name,
@@ -234,18 +269,18 @@ impl Memory {
     }
 }
 
-fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes) {
-    let mut add = |node: &'a Held, until: Option<Timestamp>| {
+fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes, before: &HashMap<String, Held>) {
+    let mut add = |node: &'a Held, mode: Option<NodeMode>, until: Option<Timestamp>| {
         for (resource, amount) in [(UsageResource::Node, 1), (UsageResource::Gpu, node.gpus)] {
             let pool = Some(Cow::Borrowed(node.pool.as_str())).filter(|pool| !pool.is_empty());
-            sum.add(&node.slug, (resource, pool, node.mode), amount, node.since, until);
+            sum.add(&node.slug, (resource, pool, mode), amount, node.since, until);
         }
     };
-    for node in observed.held.values() {
-        add(node, None);
+    for (name, node) in &observed.held {
+        add(node, node.mode_until_now(before.get(name)), None);
     }
     for (node, until) in &observed.left {
-        add(node, Some(*until));
+        add(node, node.mode, Some(*until));
     }
 }
 

@@ -2,20 +2,11 @@
 //! not accepted keeps its nodes.
 
 use super::memory::Facts;
-use berth_api::{NodeMode, TenantCluster, UsageRecord, conditions::ACCEPTED};
+use berth_api::{NodeMode, UsageRecord};
 use std::{
     cmp::Ordering,
     collections::{BTreeSet, HashMap},
 };
-
-/// Whether the spec of a tenant is accepted as it is now, as its status says.
-pub(super) fn is_accepted(cluster: &TenantCluster) -> bool {
-    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| {
-        let is_current = condition.observed_generation == cluster.metadata.generation;
-        condition.type_ == ACCEPTED && condition.status == "True" && is_current
-    })
-}
 
 /// The modes in which tenants had nodes, as the stored records say, by slug and pool.
 #[derive(Debug, Default)]
@@ -50,11 +41,12 @@ impl RecordedModes {
         self.0.retain(|slug, _| tenants.contains_key(slug));
     }
 
-    /// The mode in which a tenant had nodes of a pool; of several the one that its spec has for the group.
+    /// The mode in which a tenant had nodes of a pool; of several the one that its spec has for the group, or else the one of nodes that are not guaranteed: these are
+    /// what a tenant loses.
     pub(super) fn find(&self, slug: &str, pool: &str, in_spec: Option<NodeMode>) -> Option<NodeMode> {
         let modes = &self.0.get(slug)?.get(pool)?.modes;
         let named = in_spec.filter(|mode| modes.contains(mode));
-        named.or_else(|| modes.first().copied())
+        named.or_else(|| modes.last().copied())
     }
 }
 
@@ -139,27 +131,7 @@ mod tests {
             assert_eq!(find(&records, Some(mode)), Some(mode));
         }
         for in_spec in [None, Some(NodeMode::Shared)] {
-            assert_eq!(find(&records, in_spec), Some(NodeMode::Private), "{in_spec:?}");
+            assert_eq!(find(&records, in_spec), Some(NodeMode::Dynamic), "{in_spec:?}");
         }
-    }
-
-    #[test]
-    fn a_spec_is_accepted_if_the_status_says_so_of_its_generation() {
-        let is_accepted_with = |status: &str, observed: Value| {
-            let condition = json!({"type": "Accepted", "status": status, "reason": "Valid", "message": "",
-                "observedGeneration": observed, "lastTransitionTime": "2026-11-10T12:00:00Z"});
-            let cluster = json!({"metadata": {"name": "vision", "generation": 7}, "spec": {"nodeGroups": []},
-                "status": {"conditions": [condition]}});
-            is_accepted(&serde_json::from_value(cluster).unwrap())
-        };
-        assert!(is_accepted_with("True", json!(7)));
-        assert!(!is_accepted_with("True", json!(6)));
-        assert!(!is_accepted_with("True", Value::Null));
-        assert!(!is_accepted_with("False", json!(7)));
-        assert!(!is_accepted_with("Unknown", json!(7)));
-        assert!(!is_accepted(&TenantCluster::new(
-            "vision",
-            berth_api::TenantClusterSpec::default()
-        )));
     }
 }

@@ -18,11 +18,25 @@ pub(super) struct Held {
     /// Slug of the tenant.
     pub(super) slug: String,
     pub(super) pool: String,
-    /// Mode of the node group. None: it is not known any more.
+    /// In which mode the tenant has it from now on: that of the node group, or Private if it is kept for the tenant as the minimum of a Dynamic group. None: it is
+    /// not known any more.
     pub(super) mode: Option<NodeMode>,
+    /// The mode of the node group, also of a node that is kept as the minimum.
+    of_group: Option<NodeMode>,
     /// GPUs as quotas count them; 0 in a pool without GPUs.
     pub(super) gpus: i64,
     pub(super) since: Option<Timestamp>,
+}
+
+impl Held {
+    /// In which mode the tenant had the node up to now: as at the last pass, if it had the node then. A change of a spec and its acceptance wake a pass. A tenant that
+    /// goes back and forth between two modes would otherwise always be counted in the one that it has when a pass comes.
+    pub(super) fn mode_until_now(&self, before: Option<&Self>) -> Option<NodeMode> {
+        let is_same =
+            |before: &&Self| before.slug == self.slug && before.pool == self.pool && before.since == self.since;
+        let same = before.filter(is_same);
+        same.and_then(|before| before.mode).or(self.mode)
+    }
 }
 
 /// Nodes that had just left their tenants while it was not known what is recorded. They say from when to when their tenants had them until their state changes
@@ -101,6 +115,7 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
         .map(|(slug, tenant)| (tenant.tenant.uid.as_str(), slug.as_str()))
         .collect();
     let mut observed = ObservedNodes::default();
+    let mut kept = KeptNodes::default();
     // Of nodes that serve no tenant: when the tenant that they served at the last pass had lost them.
     let mut entered: HashMap<String, Timestamp> = HashMap::new();
     for node in nodes {
@@ -119,6 +134,7 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
             if let Some(slug) = by_uid.get(assignment.uid.as_str()) {
                 let since = assignment.owned_since.or(assignment.since);
                 let held = around.hold(node, &name, &assignment, slug, since);
+                kept.add(slug, &assignment, since, &name);
                 observed.held.insert(name, held);
             }
             continue;
@@ -135,6 +151,7 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
         }
         entered.extend(changed.map(|changed| (name, changed)));
     }
+    kept.guarantee(around.tenants, &mut observed.held);
     for (name, before) in around.before {
         let now = observed.held.get(name);
         if now.is_some_and(|now| (&now.slug, now.since) == (&before.slug, before.since)) {
@@ -145,6 +162,42 @@ pub(super) fn observe(nodes: &[Arc<Node>], around: &Surroundings<'_>) -> Observe
         observed.left.push((before.clone(), until.unwrap_or(around.now)));
     }
     observed
+}
+
+/// The nodes that serve tenants and are not about to leave them.
+#[derive(Debug, Default)]
+struct KeptNodes<'a>(HashMap<KeptBy<'a>, Vec<KeptNode>>);
+
+/// Slug of a tenant, node group and pool.
+type KeptBy<'a> = (&'a str, String, String);
+
+/// Since when a node serves its tenant, and its name.
+type KeptNode = (Option<Timestamp>, String);
+
+impl<'a> KeptNodes<'a> {
+    /// Takes a node that serves a tenant, unless it is leaving it.
+    fn add(&mut self, slug: &'a str, assignment: &Assignment, since: Option<Timestamp>, name: &str) {
+        if assignment.state.is_kept() {
+            let group = (slug, assignment.group.clone(), assignment.pool.clone());
+            self.0.entry(group).or_default().push((since, name.to_owned()));
+        }
+    }
+
+    /// The nodes that a tenant got first are the minimum of their Dynamic group: it keeps as many, used or not, as in a Private group, and prices of the mode Dynamic are
+    /// for nodes that it can lose.
+    fn guarantee(self, tenants: &HashMap<String, Facts>, held: &mut HashMap<String, Held>) {
+        for ((slug, group, pool), mut nodes) in self.0 {
+            let minimum = tenants
+                .get(slug)
+                .map_or(0, |tenant| tenant.minimum_of_group(&group, &pool));
+            nodes.sort_unstable();
+            for (_, name) in nodes.into_iter().take(minimum) {
+                if let Some(node) = held.get_mut(&name).filter(|node| node.mode == Some(NodeMode::Dynamic)) {
+                    node.mode = Some(NodeMode::Private);
+                }
+            }
+        }
+    }
 }
 
 impl Surroundings<'_> {
@@ -165,13 +218,14 @@ impl Surroundings<'_> {
         // Prices depend on the mode: one that is only wanted, or is of another group, does not count.
         let accepted = tenant.filter(|tenant| tenant.is_accepted());
         let mode = { in_spec.filter(|_| accepted.is_some()) }
-            .or_else(|| before?.mode)
+            .or_else(|| before?.of_group)
             .or_else(|| self.modes.find(slug, pool, in_spec))
             .or_else(|| accepted?.mode_of_pool(pool));
         Held {
             slug: slug.to_owned(),
             pool: pool.clone(),
             mode,
+            of_group: mode,
             gpus: count_gpus(node, self.pools.get(pool).map(|pool| &pool.spec)),
             since,
         }

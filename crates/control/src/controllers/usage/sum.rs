@@ -114,9 +114,9 @@ impl<'a> Sum<'a> {
                 pool_name: place.clone().filter(|_| !is_storage),
                 storage_class_name: place.filter(|_| is_storage),
                 mode: entry.mode,
-                class_name: tenant.class.clone(),
-                project_name: tenant.project.clone(),
-                organization_name: tenant.organization.clone(),
+                class_name: tenant.place.class.clone(),
+                project_name: tenant.place.project.clone(),
+                organization_name: tenant.place.organization.clone(),
                 ..LineKey::new(entry.resource)
             };
             Some(Item {

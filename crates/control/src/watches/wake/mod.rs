@@ -1,7 +1,11 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
 use super::{FLEET_PAUSE, USAGE_PAUSE};
-use crate::{controllers::kubeconfig_secret_name, key::Key, tenant_state::is_created};
+use crate::{
+    controllers::kubeconfig_secret_name,
+    key::Key,
+    tenant_state::{is_accepted, is_created},
+};
 use berth_api::{
     DEFAULT_CLASS, HostNodePool, Phase, SchedulePolicy, ScheduleTargetKind, TenantClass, TenantCluster, labels,
     names::TenantId,
@@ -122,6 +126,8 @@ pub(super) fn for_tenant(tenant: &TenantCluster, seen: &mut Seen) -> Vec<Wake> {
         meta.generation,
         meta.deletion_timestamp.is_some(),
         is_created(tenant),
+        // What a tenant uses is counted by what is accepted.
+        is_accepted(tenant),
     );
     let is_new = seen.is_new(&full_name(tenant), &change);
     let of_all = is_new.then_some([Wake::Soon(Key::Quotas), Wake::Later(Key::Usage)]);
@@ -147,7 +153,7 @@ pub(super) fn for_level(
     if !seen.is_new(&level.name_any(), &change) {
         return Vec::new();
     }
-    let mut wakes = vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+    let mut wakes = vec![Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet), Wake::Later(Key::Usage)];
     let is_for_levels = |policy: &&Arc<SchedulePolicy>| {
         let mut kinds = policy.spec.targets.iter().map(|target| target.kind);
         kinds.any(|kind| matches!(kind, ScheduleTargetKind::Organization | ScheduleTargetKind::Project))

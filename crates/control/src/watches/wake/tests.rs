@@ -77,6 +77,25 @@ fn usage_is_counted_when_a_node_begins_and_ceases_to_serve_a_tenant() {
 }
 
 #[test]
+fn usage_is_counted_when_a_spec_changes_and_when_it_is_accepted() {
+    let mut seen = Seen::default();
+    let mut wakes = |generation: i64, accepted: i64| {
+        let mut tenant = (*tenant("a", Phase::Ready)).clone();
+        tenant.metadata.generation = Some(generation);
+        let accepted = json!([{"type": "Accepted", "status": "True", "reason": "Valid", "message": "",
+            "observedGeneration": accepted, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        tenant.status.as_mut().unwrap().conditions = serde_json::from_value(accepted).unwrap();
+        for_tenant(&tenant, &mut seen).contains(&Wake::Later(Key::Usage))
+    };
+    assert!(wakes(1, 0), "it is new");
+    assert!(wakes(1, 1));
+    assert!(!wakes(1, 1));
+    assert!(wakes(2, 1));
+    assert!(wakes(2, 2));
+    assert!(!wakes(2, 2));
+}
+
+#[test]
 fn labels_of_a_tenant_in_other_namespaces_wake_nobody() {
     let (store, mut writer) = kube::runtime::reflector::store();
     let known = tenant("a", Phase::Ready);
@@ -173,7 +192,12 @@ fn a_project_wakes_tenants_and_policies_if_schedules_are_for_levels() {
     let (of_class, of_project) = (policy("nights", "TenantClass"), policy("weekends", "Project"));
     let mut project = Project::new("vision", ProjectSpec::default());
     let mut seen = Seen::default();
-    let planned = [Wake::Soon(Key::Quotas), Wake::Soon(Key::Fleet)];
+    let planned = [
+        Wake::Soon(Key::Quotas),
+        Wake::Soon(Key::Fleet),
+        // What was used up to now belongs to the level as it was.
+        Wake::Later(Key::Usage),
+    ];
     assert_eq!(
         for_level(&project, &mut seen, &tenants, std::slice::from_ref(&of_class)),
         planned

@@ -27,6 +27,48 @@ async fn a_tenant_that_runs_counts_with_the_limits_of_its_class_whatever_its_spe
     assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 7);
 }
 
+/// It had a larger class before its namespace came to the Project.
+#[tokio::test]
+async fn a_tenant_that_comes_to_a_project_counts_with_what_exists_beyond_its_limits() {
+    let mut fixture = Fixture::new(9);
+    fixture.set_project(&json!({
+        "namespaces": ["other"], "quotas": [{"resource": "pods", "nominalQuota": 100}],
+    }));
+    let class = json!({"metadata": {"name": "gold", "uid": "g", "generation": 1}, "spec": {"limits": {"pods": 7}}});
+    fixture
+        .host
+        .insert("/apis/berth.dev/v1alpha1/tenantclasses/gold", class);
+    for (name, second) in [("large", 1), ("small", 2)] {
+        let status = json!({"controlPlaneNamespace": "berth-cp", "className": "gold"});
+        fixture.add_tenant(name, "team", second, &status);
+        fixture.change(&tenant_path(name, "team"), |cluster| {
+            cluster["spec"]["className"] = "gold".into();
+        });
+    }
+    let uses = |pods: u64| TenantUse {
+        amounts: [(TreeResource::Pods, pods)].into(),
+        has_no_project: true,
+        ..TenantUse::default()
+    };
+    let measured = [("large".to_owned(), uses(50)), ("small".to_owned(), uses(3))];
+    fixture.context.quotas.set_measured(measured.into());
+    fixture.reconcile().await;
+    assert!(fixture.reserved().is_empty(), "no quota applies");
+    fixture.set_project(&json!({
+        "namespaces": ["team"], "quotas": [{"resource": "pods", "nominalQuota": 100}],
+    }));
+    fixture.reconcile().await;
+    let verdicts = fixture.context.quotas.verdicts();
+    let of_pods = |uid: &str| {
+        let reservation = verdicts[uid].reservation().unwrap();
+        let amount = |amounts: &BTreeMap<String, u64>| amounts.get("pods").copied();
+        (amount(&reservation.reserved), amount(&reservation.above_limits))
+    };
+    assert_eq!(of_pods("large"), (Some(50), Some(43)));
+    assert_eq!(of_pods("small"), (Some(7), None));
+    assert_eq!(fixture.status(PROJECT)["quotas"][0]["reserved"], 57);
+}
+
 #[tokio::test]
 async fn resources_by_name_are_reserved_and_a_class_without_the_limit_waits() {
     let mut fixture = Fixture::new(9);

@@ -255,7 +255,7 @@ fn private(group: &str) -> Value {
 }
 
 fn dynamic(group: &str, pool: &str) -> Value {
-    json!([{"name": group, "poolName": pool, "mode": "Dynamic", "minReplicas": 1, "maxReplicas": 1}])
+    json!([{"name": group, "poolName": pool, "mode": "Dynamic", "maxReplicas": 1}])
 }
 
 #[tokio::test]
@@ -313,6 +313,8 @@ async fn a_mode_counts_from_when_it_is_accepted() {
     fixture.assign("gpu-1", ("vision", UID), -600);
     fixture.pass().await.unwrap();
     fixture.set_groups(&dynamic("train", "h100"), Some(true));
+    // The change wakes it.
+    fixture.pass().await.unwrap();
     fixture.advance_to(1200);
     fixture.pass().await.unwrap();
     fixture.stop().await;
@@ -320,6 +322,122 @@ async fn a_mode_counts_from_when_it_is_accepted() {
     assert_eq!((first, second), (Some(NodeMode::Private), Some(NodeMode::Dynamic)));
     assert_seconds(before, 8, 600);
     assert_seconds(after, 8, 1200);
+}
+
+/// GPU-seconds of nodes in the mode Private, and in the mode Dynamic.
+fn private_and_dynamic(fixture: &Fixture) -> (i64, i64) {
+    let of_mode = |mode: NodeMode| -> i64 {
+        let all = gpus_by_mode(fixture).into_iter();
+        all.filter(|(of, _)| *of == Some(mode)).map(|(_, amount)| amount).sum()
+    };
+    (of_mode(NodeMode::Private), of_mode(NodeMode::Dynamic))
+}
+
+fn dynamic_from(minimum: u32) -> Value {
+    json!([{"name": "train", "poolName": "h100", "mode": "Dynamic", "minReplicas": minimum, "maxReplicas": 4}])
+}
+
+/// No price of nodes that others can reclaim for those that nobody can, and that are kept without a use.
+#[tokio::test]
+async fn the_minimum_of_a_dynamic_group_counts_as_private() {
+    for is_restarted in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.set_groups(&dynamic_from(1), Some(true));
+        fixture.assign("gpu-1", ("vision", UID), -600);
+        fixture.assign("gpu-2", ("vision", UID), -900);
+        fixture.pass().await.unwrap();
+        let (private, dynamic) = private_and_dynamic(&fixture);
+        assert_seconds(private, 8, 900);
+        assert_seconds(dynamic, 8, 600);
+        // A spec that is not accepted keeps what it asks for as well.
+        for (seconds, minimum, is_accepted, of_private, of_dynamic) in [
+            (300, 2, Some(true), 900 + 600, 600),
+            (600, 0, Some(true), 900 + 600, 600 + 600),
+            (900, 2, Some(false), 900 + 1200, 600 + 600),
+        ] {
+            fixture.set_groups(&dynamic_from(minimum), is_accepted);
+            if is_restarted {
+                fixture.restart();
+            }
+            fixture.pass().await.unwrap();
+            fixture.advance_to(seconds);
+            fixture.stop().await;
+            let (private, dynamic) = private_and_dynamic(&fixture);
+            assert_seconds(private, 8, of_private);
+            assert_seconds(dynamic, 8, of_dynamic);
+        }
+        // It leaves the tenant, which has one that it may lose and one that it keeps.
+        fixture.set_groups(&dynamic_from(1), Some(true));
+        fixture.pass().await.unwrap();
+        let (before, _) = private_and_dynamic(&fixture);
+        fixture.advance_to(1200);
+        fixture.release("gpu-1", -600, 1200);
+        fixture.stop().await;
+        let (private, dynamic) = private_and_dynamic(&fixture);
+        assert_seconds(private - before, 8, 300);
+        assert_seconds(dynamic, 8, 600 + 600 + 300);
+    }
+}
+
+/// It is Private for a minute, and Dynamic whenever a pass comes.
+#[tokio::test]
+async fn a_tenant_that_goes_back_and_forth_between_two_modes_is_counted_in_both() {
+    let mut fixture = Fixture::new();
+    fixture.set_groups(&private("train"), Some(true));
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    for minute in 0..10 {
+        for (second, groups) in [(59, dynamic_from(0)), (60, private("train"))] {
+            fixture.advance_to(minute * 60 + second);
+            fixture.set_groups(&groups, Some(true));
+            fixture.pass().await.unwrap();
+        }
+    }
+    fixture.stop().await;
+    let (private, dynamic) = private_and_dynamic(&fixture);
+    assert_seconds(private, 8, 590);
+    assert_seconds(dynamic, 8, 10);
+}
+
+/// The planner keeps as many as the spec asks for, and may take the others.
+#[tokio::test]
+async fn a_lower_minimum_counts_also_if_the_spec_is_not_accepted() {
+    let mut fixture = Fixture::new();
+    fixture.set_groups(&dynamic_from(1), Some(true));
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.set_groups(&dynamic_from(0), Some(false));
+    fixture.pass().await.unwrap();
+    fixture.advance_to(600);
+    fixture.stop().await;
+    let (private, dynamic) = private_and_dynamic(&fixture);
+    assert_seconds(private, 8, 0);
+    assert_seconds(dynamic, 8, 600);
+}
+
+#[tokio::test]
+async fn what_was_used_before_a_namespace_moves_stays_with_its_former_project() {
+    let mut fixture = Fixture::new();
+    fixture.assign("gpu-1", ("vision", UID), 0);
+    fixture.pass().await.unwrap();
+    fixture.advance_to(600);
+    fixture.host.remove("/apis/berth.dev/v1alpha1/projects/p");
+    let project = json!({"metadata": {"name": "q", "uid": "q"}, "spec": {"namespaces": ["team"]}});
+    fixture.host.insert("/apis/berth.dev/v1alpha1/projects/q", project);
+    // The change wakes it.
+    fixture.pass().await.unwrap();
+    fixture.advance_to(1000);
+    fixture.stop().await;
+    let record = fixture.record();
+    let gpus = { record.spec.lines.iter() }.filter(|line| line.resource == UsageResource::Gpu);
+    let amount = |line: &UsageLine| line.daily.iter().sum::<i64>();
+    let of_projects: Vec<(Option<&str>, i64)> = gpus.map(|line| (line.project_name.as_deref(), amount(line))).collect();
+    let [(first, before), (second, after)] = of_projects[..] else {
+        panic!("{of_projects:?}")
+    };
+    assert_eq!((first, second), (Some("p"), Some("q")));
+    assert_seconds(before, 8, 600);
+    assert_seconds(after, 8, 400);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use super::*;
 use berth_api::NodeMode;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use std::collections::HashSet;
 
 /// A pod on a node, with 1.5 CPUs and 2 GiB, since a time.
 fn pod(node: &str, since: i64) -> Pod {
@@ -118,6 +119,40 @@ async fn volumes_of_claims_count_by_class() {
     let storage = storage.unwrap();
     assert_eq!(storage.storage_class_name.as_deref(), Some("fast"));
     assert_eq!((storage.pool_name.as_deref(), storage.mode), (None, None));
+}
+
+#[tokio::test]
+async fn snapshots_count_when_their_claim_is_gone() {
+    let mut fixture = Fixture::new();
+    let metered = fixture.context.stores.metered.clone();
+    let namespace = TenantId::new("vision", UID).workload_namespace();
+    let snapshot = json!({
+        "metadata": {"name": "s", "namespace": namespace, "labels": {labels::TENANT: slug()}, "creationTimestamp": at(-50).to_string()},
+        "spec": {"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "daily"},
+        "status": {"restoreSize": "10Gi"},
+    });
+    let snapshot = serde_json::from_value(snapshot).unwrap();
+    let (claim_name, snapshot_name) = (format!("{namespace}/c"), format!("{namespace}/s"));
+    metered.put_claim(&claim_name, Some(&claim("10Gi")));
+    metered.retain_claims(&HashSet::from([claim_name.clone()]));
+    metered.put_snapshot(&snapshot_name, Some(&snapshot));
+    fixture.pass().await.unwrap();
+    fixture.advance_to(100);
+    metered.put_claim(&claim_name, None);
+    fixture.advance_to(1100);
+    fixture.pass().await.unwrap();
+    metered.put_snapshot(&snapshot_name, None);
+    fixture.advance_to(5000);
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::Storage), 10 * 1024, 1200);
+    let record = fixture.record();
+    let storage = record
+        .spec
+        .lines
+        .iter()
+        .filter(|line| line.resource == UsageResource::Storage);
+    let classes: Vec<_> = storage.map(|line| line.storage_class_name.as_deref()).collect();
+    assert_eq!(classes, [Some("daily"), Some("fast")]);
 }
 
 #[tokio::test]
