@@ -169,12 +169,12 @@ mod tests {
         }
     }
 
-    fn claim(mebibytes: i64, since: i64) -> Option<Using<ClaimUse>> {
-        Some(using("fast", mebibytes, since))
+    fn claim(mebibytes: i64, since: i64) -> Using<ClaimUse> {
+        using("fast", mebibytes, since)
     }
 
-    fn snapshot(mebibytes: i64, since: i64) -> Option<(String, Using<ClaimUse>)> {
-        Some(("ns/c".into(), using("daily", mebibytes, since)))
+    fn snapshot(mebibytes: i64, since: i64) -> (String, Using<ClaimUse>) {
+        ("ns/c".into(), using("daily", mebibytes, since))
     }
 
     /// What counts after all changes, by name: the class, MiB, and since when.
@@ -209,15 +209,18 @@ mod tests {
     fn snapshots_count_once_their_claim_is_gone_and_only_the_largest() {
         let (mut kept, mut log) = kept();
         let existing = [("fast", 10, 5)];
-        assert_eq!(log.put(kept.put_claim("ns/c", claim(10, 5), at(6))), existing);
+        assert_eq!(log.put(kept.put_claim("ns/c", Some(claim(10, 5)), at(6))), existing);
         for (name, mebibytes, since) in [("ns/s1", 8, 5), ("ns/s2", 10, 30), ("ns/s3", 0, 35)] {
-            let counted = kept.put_snapshot(name, snapshot(mebibytes, since));
+            let counted = kept.put_snapshot(name, Some(snapshot(mebibytes, since)));
             assert_eq!(log.put(counted), existing);
         }
         assert_eq!(log.put(kept.put_claim("ns/c", None, at(40))), [("daily", 10, 40)]);
         assert_eq!(log.put(kept.put_snapshot("ns/s2", None)), [("daily", 8, 40)]);
         assert_eq!(log.put(kept.put_snapshot("ns/s1", None)), [], "its size is not known");
-        assert_eq!(log.put(kept.put_snapshot("ns/s3", snapshot(9, 35))), [("daily", 9, 40)]);
+        assert_eq!(
+            log.put(kept.put_snapshot("ns/s3", Some(snapshot(9, 35)))),
+            [("daily", 9, 40)]
+        );
         assert_eq!(log.put(kept.put_snapshot("ns/s3", None)), []);
         assert!(kept.put_snapshot("ns/s3", None).is_empty(), "nothing is remembered");
         assert!(kept.kept.is_empty() && kept.sources.is_empty());
@@ -229,9 +232,9 @@ mod tests {
         let (mut kept, mut log) = kept();
         for number in 0..3 {
             let created = number * 100;
-            log.put(kept.put_claim("ns/c", claim(10, created), at(created)));
+            log.put(kept.put_claim("ns/c", Some(claim(10, created)), at(created)));
             for (name, second) in [("a", 10), ("b", 20)] {
-                log.put(kept.put_snapshot(&format!("ns/{name}{number}"), snapshot(10, created + second)));
+                log.put(kept.put_snapshot(&format!("ns/{name}{number}"), Some(snapshot(10, created + second))));
             }
             // That the second was gone, the watch did not see.
             if number != 1 {
@@ -241,7 +244,7 @@ mod tests {
         let expected = [("daily", 10, 50), ("daily", 10, 200), ("daily", 10, 250)];
         assert_eq!(log.put(Vec::new()), expected);
         // An empty claim does not hide them.
-        log.put(kept.put_claim("ns/c", claim(1, 300), at(300)));
+        log.put(kept.put_claim("ns/c", Some(claim(1, 300)), at(300)));
         let [first, second, third] = expected;
         assert_eq!(log.put(Vec::new()), [("fast", 1, 300), first, second, third]);
         log.put(kept.put_snapshot("ns/a1", None));
@@ -256,9 +259,9 @@ mod tests {
     #[test]
     fn a_claim_that_changes_is_the_same_claim() {
         let (mut kept, mut log) = kept();
-        log.put(kept.put_claim("ns/c", claim(10, 5), at(6)));
-        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
-        let larger = kept.put_claim("ns/c", claim(20, 5), at(30));
+        log.put(kept.put_claim("ns/c", Some(claim(10, 5)), at(6)));
+        log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20))));
+        let larger = kept.put_claim("ns/c", Some(claim(20, 5)), at(30));
         assert_eq!(log.put(larger), [("fast", 20, 5)]);
         assert!(kept.kept["ns/c"].gone.is_empty());
     }
@@ -266,10 +269,10 @@ mod tests {
     #[test]
     fn a_snapshot_does_not_count_before_all_claims_are_known() {
         let (mut kept, mut log) = (KeptClaims::default(), Log::default());
-        assert_eq!(log.put(kept.put_snapshot("ns/s1", snapshot(10, 20))), []);
+        assert_eq!(log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20)))), []);
         let of_gone = Some(("ns/gone".to_owned(), using("daily", 7, 30)));
         assert_eq!(log.put(kept.put_snapshot("ns/s2", of_gone)), []);
-        log.put(kept.put_claim("ns/c", claim(10, 5), at(90)));
+        log.put(kept.put_claim("ns/c", Some(claim(10, 5)), at(90)));
         let all = kept.retain_claims(&HashSet::from(["ns/c".to_owned()]), at(90));
         assert_eq!(log.put(all), [("fast", 10, 5), ("daily", 7, 30)]);
     }
@@ -277,8 +280,8 @@ mod tests {
     #[test]
     fn a_list_that_is_read_again_forgets_what_is_gone() {
         let (mut kept, mut log) = kept();
-        log.put(kept.put_claim("ns/c", claim(10, 5), at(6)));
-        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
+        log.put(kept.put_claim("ns/c", Some(claim(10, 5)), at(6)));
+        log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20))));
         let none = HashSet::new();
         assert_eq!(log.put(kept.retain_claims(&none, at(60))), [("daily", 10, 60)]);
         let still = HashSet::from(["ns/s1".to_owned()]);
@@ -289,7 +292,7 @@ mod tests {
     #[test]
     fn a_snapshot_of_another_claim_that_has_the_name_of_one_leaves_the_first() {
         let (mut kept, mut log) = kept();
-        log.put(kept.put_snapshot("ns/s1", snapshot(10, 20)));
+        log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20))));
         let of_other = Some(("ns/d".to_owned(), using("daily", 3, 70)));
         assert_eq!(log.put(kept.put_snapshot("ns/s1", of_other)), [("daily", 3, 70)]);
         assert!(!kept.kept.contains_key("ns/c"));
