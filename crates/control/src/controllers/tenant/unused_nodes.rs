@@ -1,7 +1,7 @@
 //! Nodes that a tenant got for its pods and that none of them used: what the planner knows of them, in the status. Pure.
 
 use berth_api::{TenantCluster, UnusedNodesStatus};
-use berth_planner::{Seconds, UnusedNodes};
+use berth_planner::{Seconds, UnusedNodes, WaitingTime};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ pub(super) fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes>
         let began_at = recorded.began_at.as_ref().unwrap_or(&recorded.released_at);
         let unused = UnusedNodes {
             kept_since: None,
+            waiting: WaitingTime::default(),
             began_at: began_at.0.as_second(),
             released_at: recorded.released_at.0.as_second(),
             nodes: recorded.nodes,
@@ -65,6 +66,7 @@ mod tests {
     fn unused(times: u32, kept_since: Option<Seconds>) -> BTreeMap<String, UnusedNodes> {
         let unused = UnusedNodes {
             kept_since,
+            waiting: WaitingTime::default(),
             began_at: 43_100,
             released_at: 43_200,
             nodes: 8,
