@@ -50,7 +50,7 @@ pub(super) fn messages(before: &[UnusedNodesStatus], after: &[UnusedNodesStatus]
     let begin = after.iter().filter(is_new).filter_map(|unused| {
         let until = unused.paused_until.as_ref()?;
         Some(format!(
-            "{} nodes of pool {} were ready, and none of the tenant's pods used them; until {} other tenants are served first there, and no \
+            "{} nodes of pool {} were ready for pods of the tenant that did not use them; until {} other tenants are served first there, and no \
              nodes are reclaimed for this one. The Events of the pods say why they do not start",
             unused.nodes, unused.pool_name, until.0
         ))
