@@ -4,7 +4,9 @@ use super::{
     advance, plan,
     support::{NOW, describe, read_fleet},
 };
-use berth_planner::{ActionKind, ActionReason, Fleet, NodeState, Phase, Plan, WaitingTime, remember_unused_nodes};
+use berth_planner::{
+    ActionKind, ActionReason, Amounts, Fleet, NodeState, Phase, Plan, WaitingTime, remember_unused_nodes,
+};
 use std::collections::BTreeSet;
 
 /// Nodes that a plan reclaims from tenant a.
@@ -187,7 +189,7 @@ fn pods_that_never_start_do_not_take_a_node_back_from_others() {
     let is_cordoned =
         |state: &NodeState| matches!(state, NodeState::Owned(owner) if matches!(owner.phase, Phase::Cordoned { .. }));
     let node = fleet.nodes.iter_mut().find(|node| is_cordoned(&node.state)).unwrap();
-    (node.state, node.pods, node.used) = (NodeState::Free, 0, Default::default());
+    (node.state, node.pods, node.used) = (NodeState::Free, 0, Amounts::new());
     let made = plan(&fleet);
     let is_for_b = |kind: &ActionKind| matches!(kind, ActionKind::Reserve { tenant, .. } if tenant == "b");
     assert!(
