@@ -60,6 +60,7 @@ mod unused_nodes;
 mod victims;
 mod view;
 mod wait_for_gang;
+mod waiting_time;
 
 pub use check::{Violation, check};
 pub use fleet::*;
@@ -67,8 +68,9 @@ pub use health::{PoolHealth, RepairPolicy};
 pub use plan::*;
 pub use reason::*;
 pub use selection::pool_of;
-pub use unused::{LEAST_PATIENCE, remember_unused_nodes};
+pub use unused::remember_unused_nodes;
 pub use unused_nodes::{UnusedNodes, UnusedNodesByTenant};
+pub use waiting_time::{LEAST_PATIENCE, WaitingTime};
 
 use pass::PlanningPass;
 use std::borrow::Cow;
@@ -122,6 +124,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         if !keeping.is_empty() {
             pass.serve_again(&keeping);
         }
+        pass.remember_waiting();
     }
     let mut published = Vec::with_capacity(passes.len());
     while !passes.is_empty() {

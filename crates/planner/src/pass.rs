@@ -151,6 +151,10 @@ pub(crate) struct PlanningPass<'a> {
     pub first_gang: Option<FirstGang>,
     /// Nodes of tenants that this plan releases and that no pod used, with what was known of the tenant before.
     pub left_unused: HashMap<usize, (UnusedNodes, LeftUnused)>,
+    /// Groups of tenants whose pods have counted on nodes in use for too long.
+    pub waiting_for_too_long: BTreeSet<usize>,
+    /// The highest priority of the requests of such groups that count on a node, by node.
+    pub late_priorities: HashMap<usize, i32>,
     /// Whether tenants have more nodes that no pod ever used than nodes in use. Counted on first use.
     pub leaves_most_unused: HashMap<usize, bool>,
 }
@@ -193,6 +197,8 @@ impl<'a> PlanningPass<'a> {
             offered: BTreeSet::new(),
             first_gang: None,
             left_unused: HashMap::new(),
+            waiting_for_too_long: BTreeSet::new(),
+            late_priorities: HashMap::new(),
             leaves_most_unused: HashMap::new(),
             view,
         };

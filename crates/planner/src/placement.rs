@@ -122,6 +122,7 @@ impl PlanningPass<'_> {
             nodes.push(node);
         }
         for node in nodes {
+            self.note_late_priority(node, request);
             let was_counted_on = self.is_counted_on(node);
             self.kept_by_pods.remove(&node);
             if self.decisions[node] == Decision::Undecided {

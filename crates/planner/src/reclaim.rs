@@ -34,13 +34,14 @@ impl<'a> PlanningPass<'a> {
         matches!(self.decisions[node], Decision::Undecided | Decision::Needed)
     }
 
-    /// Whether requests of its group count on a node. None counts on those that other pods keep.
+    /// Whether requests of its group count on a node. None counts on those that other pods keep, and those that have counted on nodes in use for too
+    /// long, without starting, do not either: they may never start.
     pub fn is_counted_on(&self, node: usize) -> bool {
         let is_needed = matches!(
             self.decisions[node],
             Decision::Needed | Decision::AssumedReleased { needed: true }
         );
-        is_needed && !self.kept_by_pods.contains(&node)
+        is_needed && !self.kept_by_pods.contains(&node) && !self.is_waited_for_too_long(node)
     }
 
     /// The highest priority of the pods that run on a node or will run there.
@@ -231,7 +232,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether nodes are reclaimed for fairness alone. Not in a FIFO pool: another tenant would get them, and they would be
     /// reclaimed again.
-    fn reclaims_for_fairness(&self) -> bool {
+    pub fn reclaims_for_fairness(&self) -> bool {
         self.view.pool.reclaim == Reclaim::FairShare && self.view.pool.order == Order::FairShare
     }
 
@@ -326,12 +327,16 @@ impl<'a> PlanningPass<'a> {
     fn reclaim(&mut self, node: usize, request: usize) {
         let drain_at = self.drain_time(node);
         let group = self.view.requests[request].group;
+        let would_be_taken_back = self.would_be_taken_back(node, request);
         let reason = ActionReason::Reclaimed {
             request: self.request_name(request),
             tenant: self.view.node_groups[group].owner.name.clone(),
             drain_at: self.later_than_now(drain_at),
         };
         self.release(node, drain_at, reason);
+        if would_be_taken_back {
+            self.remember_unused(node, true, drain_at);
+        }
     }
 
     /// When a node that is taken from its tenant is drained: after the grace period if it is in use, or other pods keep it. On one that is not Ready for

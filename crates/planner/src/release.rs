@@ -94,7 +94,7 @@ impl PlanningPass<'_> {
             self.release(node, now, ActionReason::Idle { idle });
             return;
         }
-        self.remember_unused(node, pods_wait);
+        self.remember_unused(node, pods_wait, now);
     }
 
     /// Cancels reservations that no request needs.

@@ -1,6 +1,6 @@
 //! What is remembered of nodes that a tenant did not use, from plan to plan.
 
-use crate::Seconds;
+use crate::{Seconds, WaitingTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -24,12 +24,14 @@ pub struct UnusedNodes {
     pub kept_since: Option<Seconds>,
     /// When the first nodes of this time were released that none of its pods used.
     pub began_at: Seconds,
-    /// When the last of them were released.
+    /// When the last of them were released, or are: nodes in use after a grace period.
     pub released_at: Seconds,
     /// How many; the most of all times in a row.
     pub nodes: u32,
     /// How often that happened in a row. 0: it did not happen. Nodes that came before the time began do not count as a further one.
     pub times: u32,
+    /// For how long its pods have counted on nodes in use without starting.
+    pub waiting: WaitingTime,
 }
 
 impl UnusedNodes {
@@ -44,15 +46,16 @@ impl UnusedNodes {
         self.paused_until().filter(|until| now < *until)
     }
 
-    /// What is still remembered of it.
-    pub(crate) fn recall(self, now: Seconds) -> Self {
+    /// What is still remembered of it. `grace_period`: of the pool, after which nodes in use are released.
+    pub(crate) fn recall(self, now: Seconds, grace_period: Seconds) -> Self {
         let is_remembered = self.times > 0 && now < self.released_at.saturating_add(MEMORY);
         let released = if is_remembered { self } else { Self::default() };
         Self {
             // A clock that went back must not make a pause longer.
             kept_since: self.kept_since.map(|since| since.min(now)),
             began_at: released.began_at.min(now),
-            released_at: released.released_at.min(now),
+            released_at: released.released_at.min(now.saturating_add(grace_period)),
+            waiting: self.waiting.recall(now),
             ..released
         }
     }
@@ -78,7 +81,7 @@ impl UnusedNodes {
             released_at: if was_spared && !left.pods_wait {
                 self.released_at
             } else {
-                now
+                left.leaves_at.max(now)
             },
             // A few nodes later do not make it quicker to forget many.
             nodes: if is_same {
@@ -87,6 +90,7 @@ impl UnusedNodes {
                 self.nodes.max(left.nodes)
             },
             times: if left.pods_wait { times.max(SPARED + 1) } else { times },
+            waiting: self.waiting,
         }
     }
 }
@@ -99,6 +103,8 @@ pub(crate) struct LeftUnused {
     last_came: Option<Seconds>,
     /// Whether pods wait for any of them.
     pods_wait: bool,
+    /// When the last of them that is in use is drained. 0: none is.
+    leaves_at: Seconds,
 }
 
 impl LeftUnused {
@@ -107,6 +113,11 @@ impl LeftUnused {
         self.nodes = self.nodes.saturating_add(1);
         self.last_came = self.last_came.max(Some(came));
         self.pods_wait |= pods_wait;
+    }
+
+    /// Notes that one of them is drained at this time.
+    pub fn drain_at(&mut self, time: Seconds) {
+        self.leaves_at = self.leaves_at.max(time);
     }
 }
 
@@ -139,8 +150,8 @@ mod tests {
         }
         assert_eq!(pauses, [600, 1200, 2400, 4800, 7200, 7200]);
         assert_eq!(unused.nodes, 8);
-        assert_eq!(unused.recall(unused.released_at + MEMORY), UnusedNodes::default());
-        assert_eq!(unused.recall(50).released_at, 50, "the clock went back");
+        assert_eq!(unused.recall(unused.released_at + MEMORY, 0), UnusedNodes::default());
+        assert_eq!(unused.recall(50, 0).released_at, 50, "the clock went back");
     }
 
     #[test]

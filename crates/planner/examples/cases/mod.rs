@@ -2,7 +2,7 @@
 
 use berth_planner::{
     Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, PodSet, Pool, Quota, Reclaim,
-    ScaleUpLimits, Tenant, Topology, UnusedNodes,
+    ScaleUpLimits, Tenant, Topology, UnusedNodes, WaitingTime,
 };
 use std::collections::BTreeMap;
 
@@ -155,6 +155,7 @@ fn paused(case: Case, tenant: usize) -> BTreeMap<String, UnusedNodes> {
         nodes: 8,
         times: 3,
         kept_since: None,
+        waiting: WaitingTime::default(),
     };
     let is_paused = matches!(case, Case::Paused) && tenant < TENANTS / 2;
     is_paused.then(|| ("h100".to_string(), paused)).into_iter().collect()

@@ -2,12 +2,9 @@
 
 use crate::pass::{Decision, PlanningPass};
 use crate::placement::Placement;
-use crate::{Seconds, Topology};
+use crate::{LEAST_PATIENCE, Seconds, Topology};
 use std::collections::BTreeMap;
 
-/// The shortest time after which a node is idle for too long, and for which pods may keep it then. The scheduler itself may wait for
-/// volumes for ten minutes (`bindTimeoutSeconds`) before it binds a pod.
-pub const LEAST_PATIENCE: Seconds = 660;
 /// A node that is idle from this time after its assignment on was never used.
 const NOTICED_WITHIN: Seconds = 15;
 
@@ -25,7 +22,11 @@ impl PlanningPass<'_> {
     /// Notes that the request on these nodes of its group waits for further ones.
     pub fn note_awaited(&mut self, placement: &Placement) {
         for (at, _) in &placement.on_held {
+            let was_counted_on = self.is_counted_on(*at);
             self.awaited[*at] = true;
+            if !was_counted_on && self.is_counted_on(*at) {
+                self.note_counted_on(*at);
+            }
         }
     }
 

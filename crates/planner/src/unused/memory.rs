@@ -7,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What a plan says of tenants before its pools are planned.
 pub(crate) fn carry_over(fleet: &Fleet) -> UnusedNodesByTenant {
-    let recall = |(pool, unused): (&String, &UnusedNodes)| {
+    let recall = |(name, unused): (&String, &UnusedNodes)| {
+        let pool = fleet.pools.iter().find(|pool| pool.name == *name);
+        let recalled = unused.recall(fleet.now, pool.map_or(0, |pool| pool.reclaim_grace_period));
         let unused = UnusedNodes {
             kept_since: None,
-            ..unused.recall(fleet.now)
+            waiting: recalled.waiting.go_on(false, fleet.now),
+            ..recalled
         };
-        (pool.clone(), unused)
+        (name.clone(), unused)
     };
     let of_tenant = |pools: &BTreeMap<String, UnusedNodes>| pools.iter().map(recall).collect();
     let tenants = fleet.tenants.iter().filter(|tenant| !tenant.unused.is_empty());
@@ -50,6 +53,7 @@ pub fn remember_unused_nodes(fleet: &Fleet, plan: &Plan, kept: &BTreeSet<String>
             } else {
                 planned.kept_since
             },
+            waiting: planned.waiting,
             ..before.add(releases.done, fleet.now)
         };
         pools.insert(pool.to_owned(), unused);
@@ -101,7 +105,7 @@ impl PlanningPass<'_> {
             let Some(known) = group.owner.unused.get(&self.view.pool.name) else {
                 continue;
             };
-            let known = known.recall(self.view.now);
+            let known = known.recall(self.view.now, self.view.pool.reclaim_grace_period);
             let used = self.count_new_nodes_in_use(group.tenant, known.released_at);
             let released = if used < known.nodes {
                 known
@@ -110,6 +114,7 @@ impl PlanningPass<'_> {
             };
             let unused = UnusedNodes {
                 kept_since: known.kept_since,
+                waiting: known.waiting,
                 ..released
             };
             recalled.insert(group.tenant, unused);
@@ -118,6 +123,7 @@ impl PlanningPass<'_> {
             self.replan_for(unused);
         }
         self.unused = recalled;
+        self.note_waiting_for_too_long();
     }
 
     pub(super) fn replan_for(&mut self, unused: &UnusedNodes) {
@@ -152,8 +158,9 @@ impl PlanningPass<'_> {
         is_older && self.find_pause(tenant).is_some()
     }
 
-    /// Remembers that a node is released that no pod of its tenant used. `pods_wait`: for this node.
-    pub fn remember_unused(&mut self, node: usize, pods_wait: bool) {
+    /// Remembers that a node is released that no pod of its tenant used, or in use but not by those that waited for it. `pods_wait`: for this node. `drain_at`:
+    /// when it is drained.
+    pub fn remember_unused(&mut self, node: usize, pods_wait: bool, drain_at: Seconds) {
         let of = &self.view.nodes[node];
         let (Some(group), Some(since)) = (of.group, of.owner().map(|owner| owner.since)) else {
             return;
@@ -166,8 +173,10 @@ impl PlanningPass<'_> {
             .entry(tenant)
             .or_insert((*known, LeftUnused::default()));
         left.add_node(since, pods_wait);
+        left.drain_at(drain_at);
         *known = UnusedNodes {
             kept_since: known.kept_since,
+            waiting: known.waiting,
             ..before.add(*left, self.view.now)
         };
         let known = *known;

@@ -13,6 +13,8 @@
 //! pause for the tenant that loses them ([`memory`]): nothing is refused, but its requests are served after those of all others, and nothing
 //! is reclaimed for them, nor for those of other tenants of a Project ([`shared`]).
 //!
+//! Pods that wait for what is left of a node in use keep it from others for as long alone ([`waiting`]).
+//!
 //! The memory is by tenant and pool, not by request: who deletes a pod and creates it again, or renames a node group, has the same
 //! tenant. It ends when the tenant uses as many new nodes as it left unused. docs/adr/0051 says why.
 
@@ -21,7 +23,7 @@ mod kept_for_first;
 mod lacking;
 mod memory;
 mod shared;
+mod waiting;
 
-pub use kept::LEAST_PATIENCE;
 pub use memory::remember_unused_nodes;
 pub(crate) use memory::{carry_over, remove_empty};

@@ -21,7 +21,7 @@ impl<'a> PlanningPass<'a> {
             self.sharing.insert(number, quota);
             let known = tenant.unused.get(&self.view.pool.name);
             if let Some(known) = known.filter(|_| !planned.contains(&number)) {
-                let known = known.recall(self.view.now);
+                let known = known.recall(self.view.now, self.view.pool.reclaim_grace_period);
                 self.replan_for(&known);
                 self.unused.insert(number, known);
             }

@@ -12,7 +12,7 @@ mod order;
 mod repair;
 mod unused;
 
-use berth_planner::{Action, ActionReason, Fleet, Node, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, check, plan};
+use berth_planner::{Fleet, Node, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, check, plan};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use support::{describe, executor};
@@ -45,15 +45,9 @@ fn check_plan(before: &Fleet, made: &Plan) {
         let owner = node.owner();
         owner.is_some_and(|owner| matches!(owner.phase, Phase::Reserved { .. }))
     };
-    let left_unused = |action: &Action| {
-        matches!(
-            action.reason,
-            ActionReason::Unused { .. } | ActionReason::NeverUsed { .. }
-        )
-    };
     let strict = before.pools[0].reclaim != Reclaim::FairShare
         && !before.nodes.iter().any(is_reserved)
-        && !made.actions.iter().any(left_unused);
+        && made.unused_before.is_empty();
     let (mut settled, mut again) = (after.clone(), plan(&after));
     for _ in 0..if strict { 0 } else { 8 } {
         executor::apply(&mut settled, &again);

@@ -5,7 +5,8 @@ use super::support::world::{STUCK, World};
 use super::support::{GPU, describe, executor, gpus, read_fleet};
 use super::{check_plan, config, tenant_of};
 use berth_planner::{
-    Action, ActionKind, ActionReason, Demand, Fleet, NodeState, PodSet, Tenant, UnusedNodes, check, plan,
+    Action, ActionKind, ActionReason, Demand, Fleet, LEAST_PATIENCE, NodeState, PodSet, Tenant, UnusedNodes,
+    WaitingTime, check, plan,
 };
 use proptest::prelude::*;
 use std::fmt::Write;
@@ -66,6 +67,35 @@ fn describe_kept_fleet(
 
 /// Tenant, pods, the size of each, zone, whether it is a gang, whether it needs one domain.
 type RandomDemand = (usize, u32, u32, Option<bool>, bool, bool);
+
+/// Text of a fleet in which pods of tenant a fit on what is left of its nodes, and tenants b and c have demand. `nodes`: GPUs in use, and the priority there. `never`: the
+/// priority of each of these pods. `demand`: tenant, pods, the size of each, priority, whether it is a gang.
+fn describe_waiting_fleet(
+    nodes: &[(u32, i32)],
+    never: &[i32],
+    demand: &[(usize, u32, u32, i32, bool)],
+    is_fair: bool,
+) -> String {
+    let reclaim = ["", "reclaim=fair-share"][usize::from(is_fair)];
+    let mut text = format!("pool h100 gpus=8 idle=300 hold=600 grace=300 {reclaim}\ntenant a\ngroup a/g h100 0..8\n");
+    for (at, priority) in never.iter().take(nodes.len()).enumerate() {
+        writeln!(text, "demand a/g never-{at} 1x4 since=900 prio={priority}").unwrap();
+    }
+    for (at, (used, priority)) in nodes.iter().enumerate() {
+        writeln!(text, "node n{at} a/g used={used} age=9000 prio={priority}").unwrap();
+    }
+    writeln!(text, "tenant b\ngroup b/g h100 0..8\ntenant c\ngroup c/g h100 0..8").unwrap();
+    for (at, (tenant, count, size, priority, is_gang)) in demand.iter().enumerate() {
+        let (tenant, each, kind) = (["b", "c"][*tenant], 1 << size, ["", "gang"][usize::from(*is_gang)]);
+        writeln!(
+            text,
+            "demand {tenant}/g job-{at} {count}x{each} since={} prio={priority} {kind}",
+            at * 60
+        )
+        .unwrap();
+    }
+    text
+}
 
 proptest! {
     #![proptest_config(config())]
@@ -146,5 +176,28 @@ proptest! {
             is_other && released.contains(&action.node.as_str())
         };
         prop_assert!(released.is_empty() || next.actions.iter().any(is_for_other), "{text}\n{}\nthen\n{}", describe(&made), describe(&next));
+    }
+
+    /// Pods that have counted on what is left of nodes in use for too long keep them from nobody: others reclaim the same as if they were not there.
+    #[test]
+    fn pods_that_wait_for_too_long_change_nothing_for_others(
+        nodes in prop::collection::vec((1..5_u32, 0..3_i32), 1..9),
+        never in prop::collection::vec(0..3_i32, 0..9),
+        demand in prop::collection::vec((0..2_usize, 1..4_u32, 2..4_u32, 0..3_i32, any::<bool>()), 1..5),
+        is_fair in any::<bool>(),
+    ) {
+        let text = describe_waiting_fleet(&nodes, &never, &demand, is_fair);
+        let mut fleet = read_fleet(&text);
+        let waiting = WaitingTime { since: Some(fleet.now - LEAST_PATIENCE), until: None };
+        fleet.tenants[0].unused.insert("h100".into(), UnusedNodes { waiting, ..UnusedNodes::default() });
+        let made = plan(&fleet);
+        prop_assert_eq!(check(&fleet, &made), []);
+        let mut without = fleet.clone();
+        without.tenants[0].node_groups[0].demand.clear();
+        let expected = plan(&without);
+        prop_assert_eq!(&made.actions, &expected.actions, "{}\n{}\nwithout\n{}", text, describe(&made), describe(&expected));
+        executor::apply(&mut fleet, &made);
+        let next = plan(&fleet);
+        prop_assert_eq!(&next.actions, &[], "{}\n{}\nthen\n{}", text, describe(&made), describe(&next));
     }
 }

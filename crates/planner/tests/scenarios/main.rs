@@ -56,3 +56,4 @@ mod scale_up;
 mod shared_pauses;
 mod unmet_minimums;
 mod unused;
+mod waiting;

@@ -32,7 +32,7 @@ pub mod world;
 
 use berth_planner::{
     ActionKind, ActionReason, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet,
-    Pool, Quota, Reclaim, RepairPolicy, Seconds, Tenant, Topology, UnusedNodes,
+    Pool, Quota, Reclaim, RepairPolicy, Seconds, Tenant, Topology, UnusedNodes, WaitingTime,
 };
 use std::fmt::Write;
 
@@ -164,6 +164,7 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
                     nodes: number(nodes),
                     times: 3,
                     kept_since: None,
+                    waiting: WaitingTime::default(),
                 };
                 tenant.unused.insert(pool.into(), unused);
             }

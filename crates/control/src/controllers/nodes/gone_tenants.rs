@@ -40,7 +40,7 @@ pub(super) fn add_gone(fleet: &mut Fleet, in_shared_pause: Vec<Tenant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_planner::{Quota, Seconds, plan};
+    use berth_planner::{Quota, Seconds, WaitingTime, plan};
     use std::collections::BTreeMap;
 
     const RELEASED: Seconds = 43_200;
@@ -52,6 +52,7 @@ mod tests {
             nodes: 8,
             times,
             kept_since: None,
+            waiting: WaitingTime::default(),
         };
         Tenant {
             uid: uid.into(),

@@ -1,7 +1,7 @@
 //! Nodes that a tenant got for its pods and that none of them used: what the planner knows of them, in the status. Pure.
 
 use berth_api::{TenantCluster, UnusedNodesStatus};
-use berth_planner::{Seconds, UnusedNodes};
+use berth_planner::{Seconds, UnusedNodes, WaitingTime};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ pub(super) fn recorded(cluster: &TenantCluster) -> BTreeMap<String, UnusedNodes>
         let began_at = recorded.began_at.as_ref().unwrap_or(&recorded.released_at);
         let unused = UnusedNodes {
             kept_since: None,
+            waiting: WaitingTime::default(),
             began_at: began_at.0.as_second(),
             released_at: recorded.released_at.0.as_second(),
             nodes: recorded.nodes,
@@ -49,7 +50,7 @@ pub(super) fn messages(before: &[UnusedNodesStatus], after: &[UnusedNodesStatus]
     let begin = after.iter().filter(is_new).filter_map(|unused| {
         let until = unused.paused_until.as_ref()?;
         Some(format!(
-            "{} nodes of pool {} were ready, and none of the tenant's pods used them; until {} other tenants are served first there, and no \
+            "{} nodes of pool {} were ready for pods of the tenant that did not use them; until {} other tenants are served first there, and no \
              nodes are reclaimed for this one. The Events of the pods say why they do not start",
             unused.nodes, unused.pool_name, until.0
         ))
@@ -65,6 +66,7 @@ mod tests {
     fn unused(times: u32, kept_since: Option<Seconds>) -> BTreeMap<String, UnusedNodes> {
         let unused = UnusedNodes {
             kept_since,
+            waiting: WaitingTime::default(),
             began_at: 43_100,
             released_at: 43_200,
             nodes: 8,
