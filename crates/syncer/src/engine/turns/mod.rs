@@ -34,15 +34,17 @@
 //!
 //! A reconciliation [without the tenant](super::host_first) may not get to its write, so it changes nothing of what its key has or waits for.
 
+mod line;
 #[cfg(test)]
 mod tests;
 
-use super::{Engine, lock, queued_key::KeyOfKind, recorder::Level, request_grants::Grants};
-use berth_runtime::queue::{Queue, Taken};
+use super::{Engine, lock, recorder::Level, request_grants::Grants};
+use berth_runtime::queue::Taken;
 use berth_sync_rules::{
     admission::writes::{ALLOWANCE, LARGE, Pace},
     model::{HostLimits, resource::Key},
 };
+use line::Line;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
@@ -152,45 +154,6 @@ pub(super) struct Turns {
     granted_events: Mutex<HashSet<Key>>,
 }
 
-/// Writes that wait for the same.
-struct Line {
-    pace: Mutex<Pace>,
-    /// Keys in the order of their turns. Some may not need theirs any more.
-    queue: Queue<KeyOfKind>,
-    waiting: Mutex<Waiting>,
-}
-
-/// The keys that wait.
-#[derive(Debug, Default)]
-struct Waiting {
-    keys: HashMap<Key, Asks>,
-    /// Bytes, or requests, of all of them.
-    amount: u64,
-}
-
-/// What a key asks for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asks {
-    amount: u64,
-    /// How often it has asked.
-    times: u32,
-}
-
-impl Waiting {
-    fn add(&mut self, key: &Key, amount: u64) {
-        let asks = self.keys.entry(key.clone()).or_default();
-        self.amount += amount.saturating_sub(asks.amount);
-        asks.amount = asks.amount.max(amount);
-        asks.times += 1;
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Asks> {
-        let asks = self.keys.remove(key)?;
-        self.amount -= asks.amount;
-        Some(asks)
-    }
-}
-
 /// What a reconciliation began with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
@@ -210,36 +173,6 @@ pub(super) enum Keeps {
     Requests,
     /// Nothing. It did not want to write, or it has written.
     Nothing,
-}
-
-impl Line {
-    /// A line that starts with a part of its allowance.
-    fn new(allowance: u64, rate: u64) -> Self {
-        Self {
-            pace: Mutex::new(Pace::at_start(allowance, rate, now())),
-            queue: Queue::new(),
-            waiting: Mutex::default(),
-        }
-    }
-
-    /// A key asks for an amount. It waits in any case unless `has_room`.
-    fn ask(&self, key: &Key, amount: u64, has_room: bool) -> Turn {
-        let mut waiting = lock(&self.waiting);
-        let mut pace = lock(&self.pace);
-        if has_room && waiting.keys.is_empty() && pace.take_at_once(amount, now()) {
-            return Turn::Now;
-        }
-        let wait = Duration::from_secs(waiting.amount / pace.rate());
-        waiting.add(key, amount);
-        self.queue.add(KeyOfKind(key.clone()));
-        Turn::Later {
-            takes_long: wait >= LONG_WAIT,
-        }
-    }
-
-    fn asked(&self, key: &Key) -> u32 {
-        lock(&self.waiting).keys.get(key).map_or(0, |asks| asks.times)
-    }
 }
 
 /// Requests that may be taken at once.
