@@ -1,8 +1,8 @@
 //! Lines of keys that wait for their turns.
 
 use super::{LONG_WAIT, Turn, now};
-use crate::engine::{lock, queued_key::KeyOfKind};
-use berth_runtime::queue::Queue;
+use crate::engine::queued_key::KeyOfKind;
+use berth_runtime::{locks::lock, queue::Queue};
 use berth_sync_rules::{admission::writes::Pace, model::resource::Key};
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 

@@ -4,11 +4,12 @@ mod events;
 mod requests;
 
 use super::*;
-use crate::engine::{Outcome, api::CallError, queued_key::QueuedKey, test_engine::engine, to_host};
+use crate::engine::{Engine, Outcome, api::CallError, queued_key::QueuedKey, test_engine::engine, to_host};
 use berth_api::labels;
 use berth_sync_rules::model::{KindId, resource::Name, store::Stored};
 use futures::FutureExt;
 use serde_json::json;
+use std::sync::Arc;
 
 const RATE: u64 = 1 << 20;
 const LARGEST: u64 = 1 << 20;
