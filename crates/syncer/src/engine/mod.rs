@@ -26,7 +26,7 @@
 //! | `tokens`, `certificates` | the Secret with the tokens and certificates of a pod |
 //! | `admit`, `window`, `room_waits`, `waiting_room`, `device_room`, `user_waits`, `user_places`, `places`, `schedule` | which pods may be on the host |
 //! | `device_claims`, `gang_claims`, `claims_without_volume`, `controller_requests`, `request_grants` | claims, and requests of the host's controllers |
-//! | `turns`, `host_bytes`, `quota`, `endpoint_changes` | how much the tenant may write to the host |
+//! | `turns`, `turns_of_keys`, `host_bytes`, `quota`, `endpoint_changes` | how much the tenant may write to the host |
 //! | `first_comparison`, `unenforced`, `recorder` | what is reported |
 //! | `api`, `call_error` | calls to API servers |
 
@@ -86,6 +86,7 @@ mod test_requests;
 mod to_host;
 mod tokens;
 mod turns;
+mod turns_of_keys;
 mod unenforced;
 mod update;
 mod user_places;

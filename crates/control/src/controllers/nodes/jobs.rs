@@ -54,7 +54,7 @@ pub struct OnNode<'a> {
 pub struct ImageRules {
     /// A class has a list of images.
     pub some_are_listed: bool,
-    /// A class lets tenants run every image.
+    /// A class lets tenants run every image, or a tenant runs without a class.
     pub all_are_allowed: bool,
 }
 

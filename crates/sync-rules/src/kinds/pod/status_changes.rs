@@ -11,6 +11,7 @@
 //!
 //! Bytes times changes are [limited](MOST_BYTES_AN_HOUR), but [small](SMALL) pods are not: many containers with the usual probes come to thousands of changes.
 
+use super::ephemeral;
 use crate::{
     model::json,
     translation::{
@@ -83,9 +84,11 @@ fn most_bytes(spec: &Value) -> usize {
     usize::try_from(most).unwrap_or(usize::MAX).max(SMALL)
 }
 
-/// Most bytes of the annotations of a tenant's pod on the host, besides their own limit: they can grow while the pod runs.
+/// Most bytes of the annotations of a tenant's pod on the host, besides their own limit: they can grow while the pod runs. Ephemeral containers take nothing
+/// from them: one that is left out of the host pod stays in the tenant's.
 pub(super) fn most_annotation_bytes(pod: &Value) -> usize {
-    let spec = &pod["spec"];
+    let alone = ephemeral::without(pod);
+    let spec = &alone.as_ref().unwrap_or(pod)["spec"];
     most_bytes(spec).saturating_sub(count_bytes(spec)).max(ALWAYS)
 }
 
@@ -177,6 +180,16 @@ mod tests {
         ] {
             assert_eq!(changes_an_hour(&spec), expected, "{spec}");
         }
+    }
+
+    #[test]
+    fn ephemeral_containers_take_nothing_from_annotations() {
+        let pod = json!({"spec": {"containers": [probed(&json!({"exec": {}}))]}});
+        let mut debugged = pod.clone();
+        debugged["spec"][ephemeral::LIST] = json!([{"name": "debug", "args": ["a".repeat(400 << 10)]}]);
+        let most = most_annotation_bytes(&pod);
+        assert!(most > ALWAYS);
+        assert_eq!(most_annotation_bytes(&debugged), most);
     }
 
     /// The fields that are denied of a new pod with one container, which has so many bytes of arguments.

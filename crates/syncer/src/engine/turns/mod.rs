@@ -34,18 +34,20 @@
 //!
 //! A reconciliation [without the tenant](super::host_first) may not get to its write, so it changes nothing of what its key has or waits for.
 
+mod line;
 #[cfg(test)]
 mod tests;
 
-use super::{Engine, lock, queued_key::KeyOfKind, recorder::Level, request_grants::Grants};
-use berth_runtime::queue::{Queue, Taken};
+use super::request_grants::Grants;
+use berth_runtime::{locks::lock, queue::Taken};
 use berth_sync_rules::{
     admission::writes::{ALLOWANCE, LARGE, Pace},
     model::{HostLimits, resource::Key},
 };
+use line::Line;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -152,45 +154,6 @@ pub(super) struct Turns {
     granted_events: Mutex<HashSet<Key>>,
 }
 
-/// Writes that wait for the same.
-struct Line {
-    pace: Mutex<Pace>,
-    /// Keys in the order of their turns. Some may not need theirs any more.
-    queue: Queue<KeyOfKind>,
-    waiting: Mutex<Waiting>,
-}
-
-/// The keys that wait.
-#[derive(Debug, Default)]
-struct Waiting {
-    keys: HashMap<Key, Asks>,
-    /// Bytes, or requests, of all of them.
-    amount: u64,
-}
-
-/// What a key asks for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asks {
-    amount: u64,
-    /// How often it has asked.
-    times: u32,
-}
-
-impl Waiting {
-    fn add(&mut self, key: &Key, amount: u64) {
-        let asks = self.keys.entry(key.clone()).or_default();
-        self.amount += amount.saturating_sub(asks.amount);
-        asks.amount = asks.amount.max(amount);
-        asks.times += 1;
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Asks> {
-        let asks = self.keys.remove(key)?;
-        self.amount -= asks.amount;
-        Some(asks)
-    }
-}
-
 /// What a reconciliation began with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
@@ -210,36 +173,6 @@ pub(super) enum Keeps {
     Requests,
     /// Nothing. It did not want to write, or it has written.
     Nothing,
-}
-
-impl Line {
-    /// A line that starts with a part of its allowance.
-    fn new(allowance: u64, rate: u64) -> Self {
-        Self {
-            pace: Mutex::new(Pace::at_start(allowance, rate, now())),
-            queue: Queue::new(),
-            waiting: Mutex::default(),
-        }
-    }
-
-    /// A key asks for an amount. It waits in any case unless `has_room`.
-    fn ask(&self, key: &Key, amount: u64, has_room: bool) -> Turn {
-        let mut waiting = lock(&self.waiting);
-        let mut pace = lock(&self.pace);
-        if has_room && waiting.keys.is_empty() && pace.take_at_once(amount, now()) {
-            return Turn::Now;
-        }
-        let wait = Duration::from_secs(waiting.amount / pace.rate());
-        waiting.add(key, amount);
-        self.queue.add(KeyOfKind(key.clone()));
-        Turn::Later {
-            takes_long: wait >= LONG_WAIT,
-        }
-    }
-
-    fn asked(&self, key: &Key) -> u32 {
-        lock(&self.waiting).keys.get(key).map_or(0, |asks| asks.times)
-    }
 }
 
 /// Requests that may be taken at once.
@@ -449,7 +382,7 @@ impl Turns {
     }
 
     /// Waits for the next turn. Returns the key whose turn it is.
-    async fn next(&self, kind: LineKind) -> Key {
+    pub(super) async fn next(&self, kind: LineKind) -> Key {
         let line = self.line(kind);
         loop {
             let Taken { key, .. } = line.queue.take().await;
@@ -486,43 +419,5 @@ impl Turns {
     /// Number of keys that wait.
     pub(super) fn waiting(&self, kind: LineKind) -> usize {
         lock(&self.line(kind).waiting).keys.len()
-    }
-}
-
-impl Engine {
-    /// Lets keys write when it is their turn, for ever.
-    pub(super) async fn take_turns(self: Arc<Self>, kind: LineKind) {
-        loop {
-            let key = self.turns.next(kind).await;
-            self.add(key);
-        }
-    }
-
-    /// Asks whether a key may write an object of `bytes` to the host now. If not, it is reconciled again when its turn has come.
-    pub(super) fn ask_to_write(&self, key: &Key, bytes: u64) -> Turn {
-        let turn = self.turns.ask(key, bytes);
-        if turn == Turn::Now {
-            self.metrics.host_writes.count(Size::of(bytes).label(), bytes);
-        }
-        turn
-    }
-
-    /// Says in the tenant that an object waits for long. What happens on the host comes before: the tenant's API server may not answer.
-    pub(super) async fn report_wait(&self, key: &Key, turn: Turn) {
-        if turn == (Turn::Later { takes_long: true }) {
-            let rate = self.cache.tenant.host_limits.write_bytes_per_second;
-            let message = format!(
-                "The object waits for its turn to be written to the host cluster: this cluster writes more than {rate} bytes a second there. \
-                 Change fewer or smaller objects at a time, or ask the platform team to raise spec.limits.hostWriteBytesPerSecond of the class."
-            );
-            self.record_event(key, Level::Normal, DELAYED, &message).await;
-        }
-    }
-
-    /// Asks, and reports a long wait at once: for writes before which nothing has to be closed on the host. Returns whether the key may write.
-    pub(super) async fn may_write(&self, key: &Key, bytes: u64) -> bool {
-        let turn = self.ask_to_write(key, bytes);
-        self.report_wait(key, turn).await;
-        turn == Turn::Now
     }
 }

@@ -22,11 +22,13 @@ mod tests;
 use crate::{
     controllers::nodes::NodesContext,
     controllers::nodes::jobs::{ImageRules, NodeJobs},
+    controllers::tenant_class::class_of,
     error::{ReconcileError, api},
     events::EventRecorder,
     metrics::{Metrics, NodeStateLabels},
+    tenant_state::is_created,
 };
-use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
+use berth_api::{HostNodePoolSpec, TenantClass, TenantCluster, names::TenantId};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, devices::Devices, rejections::RejectedNodes};
 use berth_planner::{Action, ActionKind};
 use berth_runtime::watched::{Watched, for_each};
@@ -72,6 +74,19 @@ async fn execute(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Durat
     Ok(again.into_iter().chain([retry]).flatten().min())
 }
 
+/// What classes say of images. A tenant that runs without a class may run every image.
+fn find_image_rules(classes: &[Arc<TenantClass>], tenants: &[Arc<TenantCluster>]) -> ImageRules {
+    let exists = |name: &str| classes.iter().any(|class| class.name_any() == name);
+    let runs_without_class = |cluster: &Arc<TenantCluster>| {
+        // One that loses its class keeps the rules with which it runs, and one that is not accepted runs nothing.
+        let running = cluster.status.as_ref().and_then(|status| status.class_name.as_ref());
+        is_created(cluster) && running.is_none() && class_of(cluster, exists).is_none()
+    };
+    let without_class = tenants.iter().any(runs_without_class).then_some(None);
+    let lists = classes.iter().map(|class| class.spec.sync.pods.images.as_deref());
+    ImageRules::of(lists.chain(without_class))
+}
+
 /// What one pass of the executor works with: the host's API, the view of the host, and what was changed meanwhile.
 struct Pass<'a> {
     client: Client,
@@ -80,7 +95,7 @@ struct Pass<'a> {
     rejected_nodes: &'a RejectedNodes,
     job_settings: &'a NodeJobs,
     devices: &'a Devices,
-    /// What classes say of images.
+    /// What classes say of images, and what tenants without a class may run.
     images: ImageRules,
     now: Timestamp,
     nodes: BTreeMap<String, Arc<Node>>,
@@ -97,8 +112,9 @@ impl<'a> Pass<'a> {
         let stores = &context.stores;
         let nodes = stores.nodes.state().into_iter().map(|node| (node.name_any(), node));
         let pools = stores.pools.state();
-        let classes = stores.classes.state();
-        let tenants = stores.tenants.state().into_iter().filter_map(|cluster| {
+        let clusters = stores.tenants.state();
+        let images = find_image_rules(&stores.classes.state(), &clusters);
+        let tenants = clusters.into_iter().filter_map(|cluster| {
             let uid = cluster.uid()?;
             let is_gone = cluster.meta().deletion_timestamp.is_some() && context.tenants.workloads_gone(&uid);
             let slug = (!is_gone).then(|| TenantId::new(&cluster.name_any(), &uid).slug().to_owned());
@@ -111,7 +127,7 @@ impl<'a> Pass<'a> {
             rejected_nodes: &context.rejected_nodes,
             job_settings: &context.node_jobs,
             devices: &stores.devices,
-            images: ImageRules::of(classes.iter().map(|class| class.spec.sync.pods.images.as_deref())),
+            images,
             now: context.clock.now(),
             nodes: nodes.collect(),
             tenants: tenants.collect(),

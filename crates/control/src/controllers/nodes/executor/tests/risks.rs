@@ -1,10 +1,13 @@
 //! Risks that the validation of a node reports are on the node once it is free, whichever call fails.
 
-use super::{Fixture, NODES, api::Failing, state_of};
-use berth_api::{HostNodePoolSpec, labels, system};
+use super::{super::find_image_rules, Fixture, NODES, api::Failing, state_of};
+use berth_api::{
+    HostNodePoolSpec, TenantClass, TenantClassSpec, TenantCluster, TenantClusterSpec, TenantClusterStatus, labels,
+    system,
+};
 use berth_node_lifecycle::assignment::AssignmentState::{Scrubbing, Validating};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 const RISK: &str = "CheckpointRestore: criu is installed";
 
@@ -139,4 +142,40 @@ async fn only_the_pod_that_has_validated_the_node_counts() {
             "{field}"
         );
     }
+}
+
+#[test]
+fn a_tenant_that_runs_without_a_class_may_run_every_image() {
+    let class = |name: &str| {
+        let mut spec = TenantClassSpec::default();
+        spec.sync.pods.images = Some(vec!["docker.io/*".into()]);
+        Arc::new(TenantClass::new(name, spec))
+    };
+    let tenant = |named: Option<&str>, running: Option<&str>, is_created: bool| {
+        let spec = TenantClusterSpec {
+            class_name: named.map(ToOwned::to_owned),
+            ..TenantClusterSpec::default()
+        };
+        let mut cluster = TenantCluster::new("vision", spec);
+        cluster.status = Some(TenantClusterStatus {
+            class_name: running.map(ToOwned::to_owned),
+            control_plane_namespace: is_created.then(|| "berth-cp".to_owned()),
+            ..TenantClusterStatus::default()
+        });
+        Arc::new(cluster)
+    };
+    let all_are_allowed = |name: &str, tenant: &Arc<TenantCluster>| {
+        let rules = find_image_rules(&[class(name)], std::slice::from_ref(tenant));
+        assert!(rules.some_are_listed);
+        rules.all_are_allowed
+    };
+    let without = tenant(None, None, true);
+    assert!(all_are_allowed("gold", &without));
+    assert!(!all_are_allowed("default", &without), "it gets this one");
+    assert!(
+        !all_are_allowed("gold", &tenant(None, None, false)),
+        "it is not accepted"
+    );
+    assert!(!all_are_allowed("gold", &tenant(None, Some("gold"), true)));
+    assert!(!all_are_allowed("gold", &tenant(Some("gold"), None, true)));
 }
