@@ -7,9 +7,14 @@ pub struct Dice(u64);
 impl Dice {
     /// The seed is that of the variable `BERTH_RANDOM_SEED`, or the id of this process, and is printed.
     pub fn from_environment() -> Self {
+        Self::from_environment_or(std::process::id().into())
+    }
+
+    /// The seed is that of the variable `BERTH_RANDOM_SEED`, or this one, and is printed.
+    pub fn from_environment_or(seed: u64) -> Self {
         let text = std::env::var("BERTH_RANDOM_SEED").ok();
-        let seed = text.and_then(|text| text.parse().ok());
-        let seed: u64 = seed.unwrap_or_else(|| std::process::id().into());
+        let set = text.and_then(|text| text.parse().ok());
+        let seed: u64 = set.unwrap_or(seed);
         eprintln!("BERTH_RANDOM_SEED={seed}");
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
