@@ -183,8 +183,14 @@ impl PlanningPass<'_> {
         }
         let view = &self.view;
         let mut beyond_minimum = vec![true; view.nodes.len()];
-        for group in &view.node_groups {
-            for at in group.nodes.iter().take(group.spec.min_nodes as usize) {
+        for group in view.node_groups.iter().filter(|group| group.spec.min_nodes > 0) {
+            // Those that it loses first are not its minimum: otherwise others would be, once they are gone.
+            let mut last_lost = group.nodes.clone();
+            last_lost.sort_by_cached_key(|at| {
+                let idle_from = self.too_long_from(*at);
+                (self.is_leaving(*at), idle_from.is_some(), Reverse((idle_from, *at)))
+            });
+            for at in last_lost.iter().take(group.spec.min_nodes as usize) {
                 beyond_minimum[*at] = false;
             }
         }
