@@ -122,6 +122,8 @@ pub fn plan(fleet: &Fleet) -> Plan {
         pass.cancel_unneeded_reservations();
         let keeping = pass.cancel_unneeded_releases();
         if !keeping.is_empty() {
+            // With the nodes that they keep, groups may have idle ones beyond their minimums.
+            pass.release_idle();
             pass.serve_again(&keeping);
         }
         pass.remember_waiting();

@@ -39,6 +39,7 @@ impl PlanningPass<'_> {
             Topology::Any => (placement.free, placement.unplaced),
             Topology::SingleDomain => self.find_most_promising_domain(request),
         };
+        let (free, unplaced) = self.keep_to_lent(request, free, unplaced);
         if let Some(turn) = self.find_turn(request, &free) {
             self.replan_by(turn.until);
             // No other gang has its turn instead: it would keep the same nodes.
@@ -48,6 +49,30 @@ impl PlanningPass<'_> {
         }
         // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
         self.keep_nodes(request, free, unplaced);
+    }
+
+    /// Those of the free nodes for a gang that others lend, and its pods that do not fit there. The rest stays free for those who do not lend it: if it were kept
+    /// for the gang, requests would no longer find it free, and would reclaim nodes that they do not need.
+    fn keep_to_lent(&self, request: usize, mut free: Vec<usize>, unplaced: Load) -> (Vec<usize>, Load) {
+        let tenant = self.view.tenant_of(request);
+        let gpus = free.iter().map(|at| self.view.gpus(*at)).sum();
+        if self.check_lending(tenant, gpus).is_ok() {
+            return (free, unplaced);
+        }
+        let not_lent = self.tree.gpus_not_lent_by_others(tenant);
+        let mut left = self.available.gpus.saturating_sub(not_lent);
+        free.retain(|at| {
+            let is_lent = self.view.gpus(*at) <= left;
+            if is_lent {
+                left -= self.view.gpus(*at);
+            }
+            is_lent
+        });
+        let mut unplaced = self.view.requests[request].load.clone();
+        for at in &free {
+            unplaced.place(&mut self.view.capacity(*at).to_vec());
+        }
+        (free, unplaced)
     }
 
     /// Whether these free nodes are kept for a gang now, or are for others. None: they are kept until it starts. It is not known since when they are free, or an
@@ -158,8 +183,14 @@ impl PlanningPass<'_> {
         }
         let view = &self.view;
         let mut beyond_minimum = vec![true; view.nodes.len()];
-        for group in &view.node_groups {
-            for at in group.nodes.iter().take(group.spec.min_nodes as usize) {
+        for group in view.node_groups.iter().filter(|group| group.spec.min_nodes > 0) {
+            // Those that it loses first are not its minimum: otherwise others would be, once they are gone.
+            let mut last_lost = group.nodes.clone();
+            last_lost.sort_by_cached_key(|at| {
+                let idle_from = self.too_long_from(*at);
+                (self.is_leaving(*at), idle_from.is_some(), Reverse((idle_from, *at)))
+            });
+            for at in last_lost.iter().take(group.spec.min_nodes as usize) {
                 beyond_minimum[*at] = false;
             }
         }

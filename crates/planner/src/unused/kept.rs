@@ -98,7 +98,7 @@ impl PlanningPass<'_> {
     }
 
     /// From when on such a node is idle for too long, whatever waits for it; `None`: it is no such node.
-    pub(super) fn too_long_from(&self, node: usize) -> Option<Seconds> {
+    pub fn too_long_from(&self, node: usize) -> Option<Seconds> {
         let since = self.left_idle_since(node)?;
         Some(self.idle_until(node)?.max(since + self.patience()))
     }

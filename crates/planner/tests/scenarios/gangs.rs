@@ -303,3 +303,38 @@ fn a_nominal_quota_gets_nodes_of_one_domain_also_from_pods_that_do_not_start() {
     let borrowing = text.replace("tenant b quota=own", "tenant b");
     assert_eq!(released(&borrowing), [""; 0], "n1 may be used at any moment");
 }
+
+#[test]
+fn a_gang_keeps_no_nodes_that_others_do_not_lend() {
+    let text = "
+        pool h100 gpus=8 starvation=600
+        quota own nominal=8 lending=0
+        tenant a
+        group a/g h100 0..8
+        demand a/g first 1x8 prio=1
+        tenant b
+        group b/g h100 0..8
+        demand b/g train 2x8 gang prio=1 since=900
+        tenant c
+        group c/g h100 0..8
+        demand c/g second 1x8 prio=1
+        node n1 c/g used=8 age=7200 prio=1
+        tenant d
+        group d/g h100 0..8
+        node n2..n4 d/g used=8 age=7200
+        tenant e quota=own
+        group e/g h100 0..8
+        node n5 free
+    ";
+    let mut fleet = read_fleet(text);
+    let made = advance(&mut fleet);
+    assert_eq!(made.actions, [], "a node is free, for e: {}", describe(&made));
+    // One of two is lent.
+    let two = text
+        .replace("n5 free", "n5..n6 free")
+        .replace("demand a/g first 1x8 prio=1", "")
+        .replace("train 2x8", "train 3x8");
+    let made = plan(&read_fleet(&two));
+    assert_eq!(made.actions, [], "{}", describe(&made));
+    assert_eq!(made.node_groups["b"]["g"].desired, 1, "{}", describe(&made));
+}

@@ -333,3 +333,38 @@ fn nodes_of_a_gang_that_waits_for_nodes_which_are_recycled_are_kept() {
         .replace("node n3..n4 recycling", "");
     assert_eq!(released(&complete), ["n1", "n2"], "it waits for no node");
 }
+
+#[test]
+fn the_nodes_that_a_group_loses_last_are_its_minimum() {
+    let text = "
+        pool h100 gpus=8 domains idle=300 hold=600 reclaim=never starvation=30
+        tenant a
+        group a/g h100 2..5
+        demand a/g stuck 99x4 since=3600
+        tenant b
+        group b/g h100 0..99
+        demand b/g late 2x2
+        demand b/g train 4x4 single-domain since=60
+        tenant c
+        group c/g h100 0..8
+        node n1 rack=r1 a/g idle=3600 age=3600
+        node n2 rack=r1 gpus=4 a/g idle=3600 age=3600
+        node n3 rack=r1 c/g used=8 age=3600
+        node n4..n5 rack=r2 a/g idle=3600 age=3600
+        node n6 rack=r3 free
+        node n7 rack=r3 a/g idle=3600 age=3600
+    ";
+    // Once n1 was released, n7 would be of the minimum, and n1 would be kept for the first request instead of n6.
+    let made = plan_when_due(&mut read_fleet(text));
+    assert_eq!(
+        (released_unused(&made), reserved(&made, "b")),
+        (Vec::new(), 1),
+        "{}",
+        describe(&made)
+    );
+    assert_eq!(
+        released(&text.replace("2..5", "0..5")),
+        ["n1", "n7"],
+        "n6 and n7 are for the first one"
+    );
+}

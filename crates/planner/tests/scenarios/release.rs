@@ -1,6 +1,6 @@
 //! Which nodes are released, and which reservations and releases are cancelled.
 
-use super::{describe, plan, plan_and_describe, read_fleet};
+use super::{advance, describe, plan, plan_and_describe, read_fleet};
 
 scenario!(
     idle_nodes_are_released_from_partial_domains_first,
@@ -165,4 +165,22 @@ fn pods_that_count_on_too_few_nodes_wait_also_if_their_tenant_keeps_another_one(
     ",
     ));
     assert_eq!(made.node_groups["a"]["g"].waiting, 3, "{}", describe(&made));
+}
+
+#[test]
+fn idle_nodes_go_back_in_the_plan_that_leaves_another_node_to_their_group() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=120 grace=60
+        tenant a
+        group a/g h100 2..4
+        node n1..n2 a/g idle=900 age=3600
+        node n3 a/g used=8 age=3600
+        node n4 a/g used=8 age=3600 cordoned=60
+    ",
+    );
+    let made = advance(&mut fleet);
+    let nodes: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
+    assert_eq!(nodes, ["n1", "n2", "n4"], "{}", describe(&made));
+    assert_eq!(plan(&fleet).actions, [], "the minimum of two is in use");
 }
