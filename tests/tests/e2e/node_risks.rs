@@ -22,14 +22,18 @@ const FILE: &str = "/var/lib/kubelet/bootstrap-kubeconfig";
 const KUBECONFIG: &str = "{users: [{name: a, user: {token: abcdef.0123456789abcdef}}]}";
 const FOUND: &str = "/var/lib/kubelet/bootstrap-kubeconfig (bootstrap token abcdef)";
 
-/// A node of the pool.
-async fn any_node(host: &TestCluster) -> String {
+/// A node of the pool that no tenant has: those of other tests keep theirs.
+async fn any_free_node(host: &TestCluster) -> String {
     let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let labels = pools.get(POOL).await.unwrap().spec.node_selector;
     let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let nodes: Api<Node> = Api::all(host.client.clone());
     let of_pool = ListParams::default().labels(&labels.join(","));
-    nodes.list(&of_pool).await.unwrap().items.remove(0).name_any()
+    let listed = nodes.list(&of_pool).await.unwrap();
+    let free = listed
+        .into_iter()
+        .find(|node| !node.labels().contains_key(labels::TENANT));
+    free.unwrap().name_any()
 }
 
 async fn annotate(nodes: &Api<Node>, node: &str, key: &str, value: &str) {
@@ -76,7 +80,7 @@ async fn until_reported(host: &TestCluster, node: &str, has_risk: bool) {
 }
 
 pub(crate) async fn risks_of_a_node_are_reported_and_can_keep_it(host: Arc<TestCluster>) {
-    let node = any_node(&host).await;
+    let node = any_free_node(&host).await;
     let nodes: Api<Node> = Api::all(host.client.clone());
     until_free(&host, &node).await;
     on_node::run(&host, &node, "sh", &["-c", &format!("echo '{KUBECONFIG}' > {FILE}")]);
