@@ -113,6 +113,16 @@ pub(crate) fn is_tenants(namespace: &str) -> bool {
 }
 
 #[cfg(test)]
+impl Node {
+    /// Writes a file of a node that a test has made, with the folders above it.
+    pub(crate) fn write(&self, path: &str, content: &str) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -221,11 +221,7 @@ mod tests {
         fs::write(process.join("cmdline"), "/opt/bin/containerd\0--config\0/a\0").unwrap();
         fs::write(process.join("environ"), "HOME=/root\0PATH=/opt/tools/:relative\0").unwrap();
         assert_eq!(find(&node).unwrap(), None);
-        let install = |path: &str| {
-            let path = node.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "").unwrap();
-        };
+        let install = |path: &str| node.write(path, "");
         install("/home/user/criu");
         install("/usr/bin/criu-image-streamer");
         assert_eq!(find(&node).unwrap(), None);
@@ -244,17 +240,12 @@ mod tests {
     fn settings_of_cri_o_are_found_in_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), []);
-        let write = |path: &str, content: &str| {
-            let path = node.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        };
-        write("/run/crio/crio.sock", "");
-        write("/usr/bin/criu", "");
-        write("/etc/crio/crio.conf", "[crio.runtime]\nenable_criu_support = true\n");
+        node.write("/run/crio/crio.sock", "");
+        node.write("/usr/bin/criu", "");
+        node.write("/etc/crio/crio.conf", "[crio.runtime]\nenable_criu_support = true\n");
         let found = find(&node).unwrap().unwrap();
         assert!(found.contains("CRI-O of an unknown version"), "{found}");
-        write(
+        node.write(
             "/etc/crio/crio.conf.d/10-criu.conf",
             "[crio.runtime]\nenable_criu_support = false\n",
         );
@@ -265,11 +256,6 @@ mod tests {
     fn settings_of_containerd_are_found_in_the_files_that_it_imports() {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), []);
-        let write = |path: &str, content: &str| {
-            let path = node.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        };
         let on = |node: &Node| {
             let runtime = Runtime::of(node);
             let daemons = runtime.daemons(node).unwrap();
@@ -284,26 +270,26 @@ mod tests {
             "/opt/imports/a.toml",
             "/opt/imports/b.toml",
         ] {
-            write(
+            node.write(
                 "/etc/containerd/config.toml",
                 "imports = [\"more.toml\", \"/opt/imports/*.toml\"]\n",
             );
             assert!(!on(&node), "{path}");
-            write(path, enabled);
+            node.write(path, enabled);
             assert!(on(&node), "{path}");
             fs::remove_file(node.path(path)).unwrap();
         }
-        write("/proc/7/cmdline", "containerd\0-c\0/srv/config.toml\0");
-        write("/proc/7/root/srv/config.toml", enabled);
+        node.write("/proc/7/cmdline", "containerd\0-c\0/srv/config.toml\0");
+        node.write("/proc/7/root/srv/config.toml", enabled);
         assert!(on(&node), "the file that it was started with");
-        write("/proc/7/root/srv/config.toml", "imports = ['beside.toml']\n");
+        node.write("/proc/7/root/srv/config.toml", "imports = ['beside.toml']\n");
         assert!(!on(&node));
-        write("/srv/beside.toml", enabled);
+        node.write("/srv/beside.toml", enabled);
         assert!(on(&node), "a file beside it");
         fs::remove_file(node.path("/srv/beside.toml")).unwrap();
-        write("/proc/8/cmdline", "containerd\0");
+        node.write("/proc/8/cmdline", "containerd\0");
         assert!(!on(&node));
-        write("/proc/8/root/etc/containerd/config.toml", enabled);
+        node.write("/proc/8/root/etc/containerd/config.toml", enabled);
         assert!(on(&node), "the usual file of a second one");
     }
 }

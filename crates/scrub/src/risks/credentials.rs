@@ -159,12 +159,6 @@ mod tests {
         (folder, node)
     }
 
-    fn write(node: &Node, path: &str, content: &str) {
-        let path = node.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-
     fn kubeconfig(user: &str) -> String {
         format!("kind: Config\nusers:\n- name: a\n  user: {user}\n")
     }
@@ -174,16 +168,14 @@ mod tests {
         let (_folder, node) = node();
         let own =
             kubeconfig("{client-certificate: /var/lib/kubelet/pki/c.pem, client-key: /var/lib/kubelet/pki/c.pem}");
-        write(
-            &node,
+        node.write(
             "/etc/kubernetes/kubelet.conf",
             &kubeconfig("{client-key-data: c2VjcmV0}"),
         );
-        write(&node, "/root/.kube/config", &own);
-        write(&node, OF_BOOTSTRAP[3], &kubeconfig("{exec: {command: tpm-credential}}"));
-        write(&node, "/etc/kubernetes/pki/ca.crt", "certificate");
-        write(
-            &node,
+        node.write("/root/.kube/config", &own);
+        node.write(OF_BOOTSTRAP[3], &kubeconfig("{exec: {command: tpm-credential}}"));
+        node.write("/etc/kubernetes/pki/ca.crt", "certificate");
+        node.write(
             "/var/lib/cloud/instances/i-1/user-data.txt",
             "#cloud-config\npackages: [docker.io]\n",
         );
@@ -194,22 +186,16 @@ mod tests {
     #[test]
     fn files_with_credentials_are_named_and_secrets_are_not() {
         let (_folder, node) = node();
-        write(&node, OF_BOOTSTRAP[0], &kubeconfig(&format!("{{token: {TOKEN}}}")));
-        write(
-            &node,
+        node.write(OF_BOOTSTRAP[0], &kubeconfig(&format!("{{token: {TOKEN}}}")));
+        node.write(
             "/var/lib/cloud/instances/i-1/user-data.txt",
             &format!("runcmd: [kubeadm join --token {TOKEN}]"),
         );
-        write(
-            &node,
+        node.write(
             "/var/lib/cloud/instances/i-1/scripts/part-001",
             &format!("TOKEN={TOKEN}"),
         );
-        write(
-            &node,
-            "/run/kubeadm/kubeadm-join-config.yaml",
-            &format!("token: \"{TOKEN}\""),
-        );
+        node.write("/run/kubeadm/kubeadm-join-config.yaml", &format!("token: \"{TOKEN}\""));
         let found = find_of_bootstrap(&node).unwrap().unwrap();
         for path in [
             OF_BOOTSTRAP[0],
@@ -222,12 +208,11 @@ mod tests {
         assert!(!found.contains("0123456789"), "{found}");
         assert_eq!(find_of_admins(&node).unwrap(), None);
 
-        write(
-            &node,
+        node.write(
             "/etc/kubernetes/super-admin.conf",
             &kubeconfig("{client-key-data: c2VjcmV0}"),
         );
-        write(&node, "/etc/kubernetes/pki/ca.key", "c2VjcmV0");
+        node.write("/etc/kubernetes/pki/ca.key", "c2VjcmV0");
         let found = find_of_admins(&node).unwrap().unwrap();
         assert!(
             found.ends_with(
@@ -243,7 +228,7 @@ mod tests {
         let (_folder, node) = node();
         for number in 0..=MOST_FILES {
             let (instance, file) = (number % 5, number / 5);
-            write(&node, &format!("{}/{instance}/{file}", INSTANCES[0]), "");
+            node.write(&format!("{}/{instance}/{file}", INSTANCES[0]), "");
         }
         let error = find_of_bootstrap(&node).unwrap_err().to_string();
         assert!(error.starts_with("more than 500 files in /var/lib/cloud/"), "{error}");
@@ -252,13 +237,12 @@ mod tests {
     #[test]
     fn the_file_that_the_kubelets_flag_names_is_read() {
         let (_folder, node) = node();
-        write(
-            &node,
+        node.write(
             "/proc/9/cmdline",
             "/usr/bin/kubelet\0--bootstrap-kubeconfig=/opt/b.conf\0",
         );
         assert_eq!(find_of_bootstrap(&node).unwrap(), None);
-        write(&node, "/proc/9/root/opt/b.conf", &kubeconfig("{token: secret}"));
+        node.write("/proc/9/root/opt/b.conf", &kubeconfig("{token: secret}"));
         let found = find_of_bootstrap(&node).unwrap().unwrap();
         assert!(found.ends_with("/opt/b.conf (token)"), "{found}");
     }
@@ -266,7 +250,7 @@ mod tests {
     #[test]
     fn links_are_followed_on_the_node() {
         let (_folder, node) = node();
-        write(&node, "/srv/admin", &kubeconfig("{client-key-data: c2VjcmV0}"));
+        node.write("/srv/admin", &kubeconfig("{client-key-data: c2VjcmV0}"));
         fs::create_dir_all(node.path("/root/.kube")).unwrap();
         symlink("/srv/admin", node.path("/root/.kube/config")).unwrap();
         let found = find_of_admins(&node).unwrap().unwrap();

@@ -105,7 +105,6 @@ fn of_containerd(settings: &[Setting]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use tempfile::TempDir;
 
     /// A node with these files.
@@ -113,9 +112,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), []);
         for (path, content) in files {
-            let path = node.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
+            node.write(path, content);
         }
         (folder, node)
     }

@@ -75,7 +75,6 @@ fn is_same(name: &str, image: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use tempfile::TempDir;
 
     /// A node with CRI-O and these files.
@@ -83,9 +82,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), []);
         for (path, content) in [("/run/crio/crio.sock", "")].iter().chain(files) {
-            let path = node.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
+            node.write(path, content);
         }
         (folder, node)
     }
@@ -139,7 +136,7 @@ mod tests {
     #[test]
     fn containerd_completes_names_by_itself() {
         let (_folder, node) = node(&[(FILES[0], "unqualified-search-registries = [\"q.example\"]\n")]);
-        fs::remove_file(node.path("/run/crio/crio.sock")).unwrap();
+        std::fs::remove_file(node.path("/run/crio/crio.sock")).unwrap();
         assert_eq!(find(&node).unwrap(), None);
     }
 }

@@ -6,14 +6,8 @@ use tempfile::TempDir;
 fn node_at_risk() -> (TempDir, Node) {
     let folder = tempfile::tempdir().unwrap();
     let node = Node::new(folder.path().join("node"), []).reporting_to(folder.path().join("report"));
-    write(&node, "/usr/sbin/criu", "");
+    node.write("/usr/sbin/criu", "");
     (folder, node)
-}
-
-fn write(node: &Node, path: &str, content: &str) {
-    let path = node.path(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
 }
 
 fn arguments(all: &[&str]) -> Vec<String> {
@@ -66,7 +60,7 @@ fn a_pool_can_refuse_risks_and_accept_some() {
     );
     let accepts = arguments(&[REFUSE, "--accept-risk=CheckpointRestore"]);
     assert_eq!(report(&node, &accepts).unwrap(), None);
-    write(&node, "/etc/kubernetes/pki/sa.key", "");
+    node.write("/etc/kubernetes/pki/sa.key", "");
     let error = report(&node, &accepts).unwrap_err().to_string();
     assert!(error.starts_with("AdminCredentials: "), "{error}");
 }
@@ -75,9 +69,8 @@ fn a_pool_can_refuse_risks_and_accept_some() {
 fn short_names_matter_only_where_images_are_listed() {
     let (_folder, node) = node_at_risk();
     fs::remove_file(node.path("/usr/sbin/criu")).unwrap();
-    write(&node, "/run/crio/crio.sock", "");
-    write(
-        &node,
+    node.write("/run/crio/crio.sock", "");
+    node.write(
         "/etc/containers/registries.conf",
         "unqualified-search-registries = [\"q.example\"]\n",
     );
@@ -91,7 +84,7 @@ fn credentials_for_registries_matter_only_where_every_image_is_allowed() {
     let (_folder, node) = node_at_risk();
     fs::remove_file(node.path("/usr/sbin/criu")).unwrap();
     let config = "{\"auths\": {\"q.example\": {\"auth\": \"c2VjcmV0\"}}}";
-    write(&node, "/var/lib/kubelet/config.json", config);
+    node.write("/var/lib/kubelet/config.json", config);
     assert_eq!(report(&node, &arguments(&[IMAGES_ARE_LISTED])).unwrap(), None);
     let message = report(&node, &arguments(&[ALL_IMAGES])).unwrap().unwrap();
     assert!(message.starts_with("risks: RegistryCredentials: "), "{message}");
@@ -102,7 +95,7 @@ fn what_cannot_be_checked_is_a_risk() {
     let (_folder, node) = node_at_risk();
     fs::remove_file(node.path("/usr/sbin/criu")).unwrap();
     // In place of the folder of processes.
-    write(&node, "/proc", "");
+    node.write("/proc", "");
     let message = report(&node, &[]).unwrap().unwrap();
     assert!(message.contains("CheckpointRestore: not checked: "), "{message}");
 }
@@ -114,7 +107,7 @@ fn only_files_of_a_usual_size_are_read() {
     assert_eq!(read(&node, "/usr/sbin/criu/more").unwrap(), None);
     assert_eq!(read(&node, "/nothing").unwrap(), None);
     let length = usize::try_from(MOST_BYTES).unwrap();
-    write(&node, "/long", &"a".repeat(length + 1));
+    node.write("/long", &"a".repeat(length + 1));
     assert_eq!(read(&node, "/long").unwrap().unwrap().len(), length);
 }
 
@@ -123,10 +116,10 @@ fn folders_with_too_many_entries_are_not_read() {
     let (_folder, node) = node_at_risk();
     assert_eq!(names_in(&node, "/nothing").unwrap(), [""; 0]);
     for number in 0..MOST_ENTRIES {
-        write(&node, &format!("/many/{number}"), "");
+        node.write(&format!("/many/{number}"), "");
     }
     assert_eq!(names_in(&node, "/many").unwrap().len(), MOST_ENTRIES);
-    write(&node, "/many/more", "");
+    node.write("/many/more", "");
     let error = names_in(&node, "/many").unwrap_err().to_string();
     assert!(error.ends_with("/many has more than 200 entries"), "{error}");
 }
