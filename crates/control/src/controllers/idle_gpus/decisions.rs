@@ -115,14 +115,9 @@ fn find_due_of<'a>(decisions: &'a [Decision], mode: IdleReclaimMode, before: &De
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::test_decision::idle_at, *};
     use berth_api::IdleStep;
-    use berth_idle_reclaim::{
-        evidence::Verdict,
-        ladder::{LadderState, UnknownTime},
-        pod::DevicesHeld,
-        workload::WorkloadName,
-    };
+    use berth_idle_reclaim::{evidence::Verdict, pod::DevicesHeld};
 
     /// A workload that is due, with one pod.
     fn due(workload: &str, pod: &str) -> Decision {
@@ -132,24 +127,9 @@ mod tests {
             ..GpuPod::default()
         };
         Decision {
-            workload: WorkloadName {
-                name: workload.into(),
-                ..WorkloadName::default()
-            },
             pods: vec![Arc::new(pod)],
             gpus: 1,
-            profile: None,
-            verdict: Verdict::Idle,
-            is_opted_out: false,
-            state: Some(LadderState {
-                idle_since: 0,
-                step: IdleStep::Reclaimable,
-                step_since: 0,
-                paused: false,
-                unknown: UnknownTime::default(),
-            }),
-            next_step_at: None,
-            awaits_pods: false,
+            ..idle_at(IdleStep::Reclaimable, workload)
         }
     }
 

@@ -182,11 +182,7 @@ async fn set_annotation(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use berth_idle_reclaim::{
-        evidence::Verdict,
-        ladder::{LadderState, UnknownTime},
-    };
+    use super::{super::test_decision::idle_at, *};
 
     fn name(number: usize) -> WorkloadName {
         WorkloadName {
@@ -216,21 +212,9 @@ mod tests {
     fn the_annotation_has_no_time_before_which_the_last_step_may_come() {
         let has_time = |awaits_pods, step| {
             let decision = Decision {
-                workload: name(0),
-                pods: Vec::new(),
-                gpus: 8,
-                profile: None,
-                verdict: Verdict::Idle,
-                is_opted_out: false,
-                state: Some(LadderState {
-                    idle_since: 0,
-                    step,
-                    step_since: 0,
-                    paused: false,
-                    unknown: UnknownTime::default(),
-                }),
                 next_step_at: Some(60),
                 awaits_pods,
+                ..idle_at(step, "train")
             };
             let value: Value = serde_json::from_str(&annotation(&decision).unwrap()).unwrap();
             value["nextStepAt"].is_string()

@@ -36,6 +36,8 @@ mod stop;
 mod suspend_tests;
 mod tenants;
 #[cfg(test)]
+mod test_decision;
+#[cfg(test)]
 mod tests;
 mod turns;
 mod waits;

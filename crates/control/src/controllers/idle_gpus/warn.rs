@@ -256,37 +256,20 @@ pub(super) fn idle_event(type_: EventType, reason: &str, message: &str) -> Event
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::test_decision::idle_at, *};
     use berth_api::IdleReclaim;
     use berth_idle_reclaim::pod::DevicesHeld;
-    use berth_idle_reclaim::{
-        evidence::Verdict,
-        ladder::{LadderState, UnknownTime},
-        workload::WorkloadName,
-    };
 
     fn decision(step: IdleStep, next_step_at: Option<Seconds>) -> Decision {
-        Decision {
-            workload: WorkloadName {
-                kind: "Job".into(),
-                namespace: "ml".into(),
-                name: "train".into(),
-            },
-            pods: Vec::new(),
+        let mut decision = Decision {
             gpus: 8,
-            profile: None,
-            verdict: Verdict::Idle,
-            is_opted_out: false,
-            state: Some(LadderState {
-                idle_since: 0,
-                step,
-                step_since: 3600,
-                paused: false,
-                unknown: UnknownTime::default(),
-            }),
             next_step_at,
-            awaits_pods: false,
-        }
+            ..idle_at(step, "train")
+        };
+        decision.workload.kind = "Job".into();
+        decision.workload.namespace = "ml".into();
+        decision.state.as_mut().unwrap().step_since = 3600;
+        decision
     }
 
     #[test]

@@ -9,15 +9,12 @@ mod versions;
 mod warned_and_stopped;
 
 use super::{
+    test_decision::idle_at,
     tests::{CLUSTER, Fleet},
     *,
 };
 use crate::testing::{Script, ScriptedApi};
 use berth_api::{IdleLastStep, IdleReclaim, IdleStep, OwnerKind, OwnerSuspend};
-use berth_idle_reclaim::{
-    ladder::{LadderState, UnknownTime},
-    workload::WorkloadName,
-};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -71,24 +68,9 @@ fn idle(name: &str, pods: &[&str]) -> Decision {
         })
     };
     Decision {
-        workload: WorkloadName {
-            name: name.into(),
-            ..WorkloadName::default()
-        },
         pods: pods.iter().map(pod).collect(),
         gpus: u32::try_from(pods.len()).unwrap(),
-        profile: None,
-        verdict: Verdict::Idle,
-        is_opted_out: false,
-        state: Some(LadderState {
-            idle_since: 0,
-            step: IdleStep::Warned,
-            step_since: 0,
-            paused: false,
-            unknown: UnknownTime::default(),
-        }),
-        next_step_at: None,
-        awaits_pods: false,
+        ..idle_at(IdleStep::Warned, name)
     }
 }
 
