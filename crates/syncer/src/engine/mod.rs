@@ -36,6 +36,7 @@ mod call_error;
 mod certificates;
 mod claims_without_volume;
 mod close_ending;
+mod closing;
 mod closing_room;
 mod contents;
 mod controller_requests;

@@ -7,12 +7,13 @@
 use super::{
     Outcome, QUOTA_EXCEEDED,
     api::CallError,
+    closing::Part,
     first_comparison, lock,
     queued_key::QueuedKey,
     recorder::Level,
     to_host::ObjectSync,
     turns::Turn,
-    update::{FULL_WAIT, Part, is_refusal},
+    update::{FULL_WAIT, is_refusal},
 };
 use berth_sync_rules::{
     kinds::pod::status::disrupted_status,

@@ -4,6 +4,7 @@ mod any_spec;
 mod capability;
 mod class;
 mod device_variables;
+mod ephemeral;
 mod gates;
 mod images;
 mod late_denials;
