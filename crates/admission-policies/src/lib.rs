@@ -33,7 +33,7 @@ mod tenants;
 #[cfg(test)]
 mod cost_tests;
 
-pub use null_fields::{LeftOut, NULL_FIELDS, NULL_FIELDS_OF, NullField};
+pub use null_fields::{LeftOut, NULL_FIELDS, NULL_FIELDS_OF, NullField, READ_NULL_FIELDS};
 pub use policy::{AdmissionPolicy, ParameterKind, ResourceRule, Scope, Subjects, Validation};
 pub use rights::{BYPASS, MIRROR_PODS, RESOURCE, SERVE};
 pub use tenants::tenant_clusters::{USE, USED_RESOURCES};

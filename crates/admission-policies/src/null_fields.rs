@@ -36,6 +36,16 @@ pub struct NullField {
     pub left_out: LeftOut,
 }
 
+/// Those of [`NULL_FIELDS`] that policies read, each with the field around it.
+pub const READ_NULL_FIELDS: [(&str, &str); 6] = [
+    ("dataSource", "apiGroup"),
+    ("dataSourceRef", "apiGroup"),
+    ("devices", "requests"),
+    ("object", "endpoints"),
+    ("object", "ports"),
+    ("projected", "sources"),
+];
+
 const fn null(resources: &'static [&'static str], parent: &'static str, field: &'static str) -> NullField {
     left_out(resources, parent, field, LeftOut::SeenAsNull)
 }
@@ -232,15 +242,7 @@ mod tests {
                 }
             }
         }
-        let expected = [
-            ("dataSource", "apiGroup"),
-            ("dataSourceRef", "apiGroup"),
-            ("devices", "requests"),
-            ("object", "endpoints"),
-            ("object", "ports"),
-            ("projected", "sources"),
-        ];
-        assert_eq!(read, expected.into());
+        assert_eq!(read, READ_NULL_FIELDS.into());
     }
 
     #[test]

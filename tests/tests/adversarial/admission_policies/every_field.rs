@@ -4,7 +4,7 @@
 //! What the API server answers is what policies see: fields that it writes as null have to be known to the policies.
 
 use super::{StolenCredential, shared_nodes, with};
-use berth_admission_policies::{LeftOut, NULL_FIELDS};
+use berth_admission_policies::{LeftOut, NULL_FIELDS, READ_NULL_FIELDS};
 use berth_api::labels;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -33,14 +33,7 @@ pub(super) async fn of_each_kind(credential: &StolenCredential) {
         .collect();
     let unknown: Vec<_> = nulls.difference(&known).collect();
     assert!(unknown.is_empty(), "fields that NULL_FIELDS lacks: {unknown:?}");
-    for (parent, field) in [
-        ("dataSource", "apiGroup"),
-        ("dataSourceRef", "apiGroup"),
-        ("devices", "requests"),
-        ("object", "endpoints"),
-        ("object", "ports"),
-        ("projected", "sources"),
-    ] {
+    for (parent, field) in READ_NULL_FIELDS {
         let field = (parent.to_owned(), field.to_owned());
         assert!(nulls.contains(&field), "{field:?} is not null: {nulls:?}");
     }

@@ -22,6 +22,7 @@ mod removals;
 mod restore;
 mod restore_again;
 mod restore_faults;
+mod restore_leases;
 mod restore_lost;
 mod restore_saved;
 mod rotation;

@@ -6,7 +6,7 @@ use super::{
     fixture::{Fixture, TENANT, UID},
 };
 use crate::{
-    control_plane::{CONTROLLER_MANAGER, Form},
+    control_plane::Form,
     datastore::{RestorePhase, RestoreRecord, TenantContents},
     testing::{MemoryContents, ScriptedApi, ScriptedRuntime},
 };
@@ -56,7 +56,7 @@ impl Case {
     }
 
     /// The same with components in this form.
-    async fn in_form(form: Form) -> Self {
+    pub(super) async fn in_form(form: Form) -> Self {
         let mut fixture = Fixture::new();
         let mut runtime = ScriptedRuntime::new(&fixture.script);
         runtime.form = form;
@@ -110,7 +110,7 @@ impl Case {
         self.fixture.host.insert(&path, snapshot);
     }
 
-    fn request(&self, saves: bool) {
+    pub(super) fn request(&self, saves: bool) {
         self.request_of("nightly", saves);
     }
 
@@ -232,48 +232,6 @@ async fn a_tenant_is_set_back_and_what_it_stored_before_is_saved() {
     }
     assert!(case.memory.objects().contains_key("pods/team/newer"));
     assert!(case.memory.calls() - before <= 10, "one read in each reconcile");
-}
-
-/// A component that is elected would wait until the Lease in the snapshot is over, which nobody renews.
-#[tokio::test(start_paused = true)]
-async fn components_in_pods_do_not_wait_for_those_of_the_snapshot() {
-    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{CONTROLLER_MANAGER}");
-    let insert = |case: &Case| {
-        let object = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": CONTROLLER_MANAGER, "namespace": "kube-system"},
-            "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"}});
-        case.fixture.tenant.insert(&lease, object);
-    };
-    for (form, is_released) in [(Form::Pods { replicas: 1 }, true), (Form::Process, false)] {
-        let mut case = Case::in_form(form).await;
-        insert(&case);
-        case.reconcile().await;
-        assert!(case.fixture.tenant.get(&lease).is_some(), "nobody was set back");
-        case.request(false);
-        case.reconcile_until("Restored").await;
-        assert_eq!(case.fixture.tenant.get(&lease).is_none(), is_released, "{form:?}");
-        // It ran until it was stopped, also while the snapshot was compared.
-        let calls = case.fixture.script.calls();
-        let last = |part: &str| calls.iter().rposition(|call| call.text.contains(part)).unwrap();
-        let stopped = last("runtime stop everything");
-        let run = format!("runtime run {CONTROLLER_MANAGER}");
-        let begun = stopped + calls.iter().skip(stopped).position(|call| call.text == run).unwrap();
-        if is_released {
-            let released = last(&format!("DELETE {lease}"));
-            assert!(
-                stopped < released && released < begun,
-                "{:?}",
-                calls.split_at(stopped).1
-            );
-        }
-        // Those that run now renew theirs, and a control that begins leaves them alone.
-        insert(&case);
-        case.fixture.context.tenants = Arc::new(Tenants::default());
-        for _ in 0..3 {
-            case.reconcile().await;
-        }
-        assert!(case.fixture.tenant.get(&lease).is_some());
-    }
 }
 
 /// Kills control before each call to etcd of a restore that `prepare` prepares.
