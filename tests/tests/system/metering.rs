@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Seconds by which the use of a node may differ from what the node says: a pass may come between a decision about the node and the moment when it is seen.
 const TOLERANCE: i64 = 2;
+/// Annotation on a simulated pod: how long it runs.
+const RUN_FOR: &str = "simulation.berth.dev/run-for";
 
 /// The records of a tenant: two, if a month ends meanwhile.
 async fn find_records(host: &TestCluster, slug: &str) -> Vec<UsageRecord> {
@@ -49,22 +51,30 @@ fn held(node: &Node) -> (i64, i64) {
 /// A node in a pool of its own whose scrub does not end, so that the node stays as it was released.
 async fn bench(host: &Arc<TestCluster>, name: &'static str) -> Bench {
     let bench = Bench::new(host, name, |_| {}).await;
-    bench
-        .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
-        .await;
+    bench.pod_annotations(json!({RUN_FOR: "1h"})).await;
     bench
 }
 
 /// Lets the scrub of a node end, and removes node and pool.
 async fn remove(host: &TestCluster, bench: &Bench) {
-    bench
-        .pod_annotations(json!({"simulation.berth.dev/run-for": null}))
-        .await;
+    bench.pod_annotations(json!({RUN_FOR: null})).await;
     let jobs: Api<Job> = Api::namespaced(host.client.clone(), "berth-system");
-    if let Some(scrub) = find_scrub(host, bench.name).await {
-        jobs.delete(&scrub, &DeleteParams::background()).await.unwrap();
-    }
-    bench.until_state("Free").await;
+    // Control may make the Job, also once more, before it has seen the change of the pool.
+    until_true(&format!("{} is free", bench.name), SOON, async || {
+        if !bench.node().await.labels().contains_key(labels::NODE_STATE) {
+            return true;
+        }
+        if let Some(name) = find_scrub(host, bench.name).await {
+            let job = jobs.get_opt(&name).await.unwrap().unwrap_or_default();
+            let template = job.spec.and_then(|spec| spec.template.metadata);
+            let annotations = template.and_then(|metadata| metadata.annotations).unwrap_or_default();
+            if annotations.contains_key(RUN_FOR) {
+                drop(jobs.delete(&name, &DeleteParams::background()).await);
+            }
+        }
+        false
+    })
+    .await;
     bench.remove().await;
 }
 

@@ -18,9 +18,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use std::fmt::Debug;
 
 /// Names per kind in the message.
@@ -175,6 +176,25 @@ where
     Ok(())
 }
 
+/// Removes what the validation of nodes has found, which stays on free nodes: without Berth nothing renews it. For a host whose nodes are free.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let list = nodes.list_metadata(&ListParams::default()).await?;
+    let has_risks = |node: &&PartialObjectMeta<Node>| node.annotations().contains_key(labels::NODE_RISKS);
+    for node in list.iter().filter(has_risks) {
+        let without = json!({"metadata": {"annotations": {labels::NODE_RISKS: null}}});
+        optional(
+            nodes
+                .patch_metadata(&node.name_any(), &PatchParams::default(), &Patch::Merge(without))
+                .await,
+        )?;
+    }
+    Ok(())
+}
+
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
@@ -243,7 +263,7 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
 mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi};
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
     const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -288,6 +308,25 @@ mod tests {
         };
         delete_unlisted_objects(&host.client(), keep).await.unwrap();
         assert!(host.get(AUTHORITY).is_some());
+    }
+
+    #[tokio::test]
+    async fn risks_that_were_found_do_not_stay_on_nodes() {
+        let host = host(None);
+        let path = |name: &str| format!("/api/v1/nodes/{name}");
+        for (name, annotations) in [
+            ("risky", json!({labels::NODE_RISKS: "criu", "example.com/rack": "r1"})),
+            ("new", json!({"example.com/rack": "r2"})),
+        ] {
+            host.insert(
+                &path(name),
+                json!({"metadata": {"name": name, "annotations": annotations}}),
+            );
+        }
+        remove_node_risks(&host.client()).await.unwrap();
+        let annotations = |name: &str| host.get(&path(name)).unwrap()["metadata"]["annotations"].clone();
+        assert_eq!(annotations("risky"), json!({"example.com/rack": "r1"}));
+        assert_eq!(annotations("new"), json!({"example.com/rack": "r2"}));
     }
 
     #[test]

@@ -29,7 +29,8 @@ fn selecting(name: &str, app: &str) -> Value {
     service
 }
 
-/// The host's controllers leave the endpoints of a Service without a selector as they are, and a pod of another tenant may get one of these addresses.
+/// The host's controllers leave the endpoints of a Service without a selector as they are, and a pod of another tenant may get one of these addresses. The
+/// tenant's controllers do so as well, and its mirrored endpoints go to the host as long as the pod is there.
 pub async fn a_service_that_loses_its_selector_has_no_endpoints(clusters: &Clusters) {
     const NAME: &str = "leaves";
     let (services, pods) = (clusters.tenant_api::<Service>(), clusters.tenant_api::<Pod>());
@@ -39,9 +40,9 @@ pub async fn a_service_that_loses_its_selector_has_no_endpoints(clusters: &Clust
     eventually("it has an endpoint", async || has(1).await).await;
     let without = json!({"spec": {"selector": null}});
     patch(clusters, NAME, without).await.unwrap();
+    pods.delete(NAME, &DeleteParams::default()).await.unwrap();
     eventually("it has none any more", async || has(0).await).await;
     services.delete(NAME, &DeleteParams::default()).await.unwrap();
-    pods.delete(NAME, &DeleteParams::default()).await.unwrap();
     eventually("it is gone", async || !endpoints(clusters).await.contains_key(NAME)).await;
 }
 
