@@ -125,7 +125,7 @@ pub struct Rate {
     /// Only in node groups of this mode. The nodes of a Dynamic group that are kept as its minimum are Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<NodeMode>,
-    /// Only with this StorageClass of the host, or this VolumeSnapshotClass for what snapshots keep of claims that are gone.
+    /// Only for Storage of this StorageClass of the host. For VolumeSnapshots whose claim was deleted, the name of their VolumeSnapshotClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),

@@ -129,7 +129,7 @@ pub struct UsageLine {
     /// Name of the Organization of the Project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_name: Option<String>,
-    /// Name of the StorageClass of the host, for Storage; of the VolumeSnapshotClass for what snapshots keep.
+    /// For Storage, the name of the StorageClass of the host. For VolumeSnapshots whose claim was deleted, the name of their VolumeSnapshotClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
     /// Amount of each day, from the first of the month on, in units of the resource multiplied by seconds: GPU: GPUs; Node: nodes; CPU:

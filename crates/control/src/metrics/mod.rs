@@ -458,7 +458,7 @@ impl Metrics {
         );
         registry.register(
             "idle_evictions",
-            "Pods whose GPUs were idle and that were to leave, by result: ok (evicted), stopped (their owner was scaled to zero or suspended), kept (no longer known to be idle right before), blocked by a disruption budget, forced (deleted after evictionTimeout although a budget forbids it), gone, or failed",
+            "Pods with idle GPUs that were due for eviction, by result: ok (evicted), stopped (their owner was scaled to zero or suspended), kept (a last check did not find their GPUs idle), blocked (by a disruption budget), forced (deleted after evictionTimeout in spite of a disruption budget), gone (the pod no longer existed), or failed (any other error)",
             self.idle_evictions.clone(),
         );
     }
