@@ -201,3 +201,45 @@ async fn a_node_is_emptied_whichever_call_fails() {
         );
     }
 }
+
+/// Recyclings of Jobs that are not the recycling of node `a`.
+fn jobs_of_others(fixture: &Fixture) -> Vec<Value> {
+    let api = fixture.api();
+    let current = &api.objects[&format!("{NODES}/a")]["metadata"]["annotations"][labels::RECYCLING_ID];
+    let jobs = api.objects.iter().filter(|(path, _)| path.contains("/jobs/"));
+    let ids = jobs.map(|(_, job)| &job["metadata"]["annotations"][labels::RECYCLING_ID]);
+    ids.filter(|id| *id != current).cloned().collect()
+}
+
+/// A Job of an earlier recycling that goes on would end what runs on the node later, which can be the next tenant's.
+#[tokio::test]
+async fn a_scrub_that_starts_again_leaves_no_job_of_the_one_before_whichever_call_fails() {
+    let scrubbing = async || {
+        let fixture = Fixture {
+            pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+            ..Fixture::new(&["a"])
+        };
+        fixture.put_in_state("a", Draining);
+        fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+        assert_eq!(state_of(&fixture, "a"), Some(Scrubbing));
+        assert_eq!(count_jobs(&fixture), 1);
+        // The scheduler has bound it late.
+        fixture.api().objects.extend([stubborn_pod(NAMESPACE)]);
+        fixture
+    };
+    let fixture = scrubbing().await;
+    let (_, calls) = fixture.execute(&[], Failing::Nothing).await;
+    assert!(jobs_of_others(&fixture).is_empty());
+    for call in 1..=calls {
+        let fixture = scrubbing().await;
+        let _ = fixture.execute(&[], Failing::Call(call)).await;
+        let _ = fixture.execute(&[], Failing::Nothing).await;
+        assert!(jobs_of_others(&fixture).is_empty(), "call {call}");
+        assert_eq!(state_of(&fixture, "a"), Some(Scrubbing), "call {call}");
+    }
+}
+
+fn count_jobs(fixture: &Fixture) -> usize {
+    let api = fixture.api();
+    api.objects.keys().filter(|path| path.contains("/jobs/")).count()
+}
