@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs, risks};
+use super::{Pass, RETRY_PAUSE, failures::StepFailures, jobs, risks};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -61,9 +61,9 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
         let Advanced { node, again } = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                // What cannot be done on one node must not hold up the others.
-                tracing::warn!(%error, "cannot advance a node");
-                soonest = [soonest, Some(POLL)].into_iter().flatten().min();
+                // What cannot be done on one node must not hold up the others. It may fail until people do something about it, and each try is a plan of all nodes.
+                tracing::warn!(%error, retry_in = ?RETRY_PAUSE, "cannot advance a node");
+                soonest = [soonest, Some(RETRY_PAUSE)].into_iter().flatten().min();
                 continue;
             }
         };

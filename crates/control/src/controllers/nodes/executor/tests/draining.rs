@@ -1,6 +1,6 @@
 //! Nodes that pods, or claims of devices, hold up.
 
-use super::{Fixture, NODES, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use super::{Fixture, NODES, NOW, RETRY_PAUSE, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
 use crate::testing::{LATE, make_unreadable, merge};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
@@ -237,6 +237,16 @@ async fn a_scrub_that_starts_again_leaves_no_job_of_the_one_before_whichever_cal
         assert!(jobs_of_others(&fixture).is_empty(), "call {call}");
         assert_eq!(state_of(&fixture, "a"), Some(Scrubbing), "call {call}");
     }
+}
+
+/// All nodes are planned again with each try.
+#[tokio::test]
+async fn what_fails_on_a_node_is_not_tried_again_each_second() {
+    let fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    let (outcome, calls) = fixture.execute(&[], Failing::Everything).await;
+    assert!(calls > 0);
+    assert_eq!(outcome.unwrap(), Some(RETRY_PAUSE));
 }
 
 fn count_jobs(fixture: &Fixture) -> usize {
