@@ -228,13 +228,16 @@ async fn a_pull_secret_that_the_platform_does_not_name_any_more_does_not_stay_wi
     let path = |name: &str| format!("/api/v1/namespaces/{namespace}/secrets/{name}");
     let keys = json!({"metadata": {"name": "pki", "namespace": namespace, "labels": fixture.labels}});
     host.insert(&path("pki"), keys);
+    let component = api_server(1);
     for names in [["old"], ["new"]] {
         // Other settings are another process.
         let runtime = runtime_with_pull_secrets(&host, &names);
         runtime.copy_pull_secrets(fixture.owner()).await.unwrap();
         assert!(host.get(&path(names[0])).is_some());
-        let rolled_out = runtime.delete_outdated_objects(fixture.owner(), &api_server(1), "files");
-        rolled_out.await.unwrap();
+        runtime
+            .delete_outdated_objects(fixture.owner(), &component, "files")
+            .await
+            .unwrap();
     }
     assert!(host.get(&path("old")).is_none());
     assert!(host.get(&path("new")).is_some() && host.get(&path("pki")).is_some());
@@ -252,11 +255,17 @@ async fn the_copy_of_a_pull_secret_that_cannot_be_changed_is_made_again() {
         "/api/v1/namespaces/{}/secrets/mirror",
         fixture.tenant.control_plane_namespace()
     );
-    let before = json!({"metadata": {"name": "mirror"}, "type": "kubernetes.io/dockercfg", "immutable": true, "data": {".dockercfg": "e30="}});
-    host.insert(&path, before);
-    let runtime = runtime_with_pull_secrets(&host, &["mirror"]);
-    runtime.copy_pull_secrets(fixture.owner()).await.unwrap();
-    let copy = host.get(&path).unwrap();
-    assert_eq!(copy["type"], "kubernetes.io/dockerconfigjson");
-    assert_eq!(copy["data"], json!({".dockerconfigjson": "e30="}));
+    let of_another_type = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": "e30="}});
+    let immutable =
+        json!({"type": "kubernetes.io/dockerconfigjson", "immutable": true, "data": {".dockerconfigjson": "e30K"}});
+    for mut before in [of_another_type, immutable] {
+        before["metadata"] = json!({"name": "mirror"});
+        host.insert(&path, before);
+        fixture.host.forget();
+        let runtime = runtime_with_pull_secrets(&host, &["mirror"]);
+        runtime.copy_pull_secrets(fixture.owner()).await.unwrap();
+        let copy = host.get(&path).unwrap();
+        assert_eq!(copy["type"], "kubernetes.io/dockerconfigjson");
+        assert_eq!(copy["data"], json!({".dockerconfigjson": "e30="}));
+    }
 }
