@@ -266,8 +266,9 @@ async fn apply_next_transition(
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
 
-/// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
-/// changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended.
+/// Whether a node still has the assignment that was observed. Neither the deletion of a pod nor a new Job has a version of the node in it, and a view may
+/// lag behind changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended. A Job
+/// of an earlier recycling does not exist any more, and nothing would delete it again.
 async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
     let node = pass.get_node(on.node).await?;
     Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
@@ -281,11 +282,14 @@ async fn apply_transition(
     on: &OnNode<'_>,
     pods: Option<&PodsOnNode>,
 ) -> Result<Applied, ReconcileError> {
-    let ends_pods = matches!(
+    let changes_no_node = matches!(
         transition,
-        Transition::EvictPods | Transition::EndEvictedPods { .. } | Transition::DeletePods { .. }
+        Transition::EvictPods
+            | Transition::EndEvictedPods { .. }
+            | Transition::DeletePods { .. }
+            | Transition::StartJob(_)
     );
-    if ends_pods && !has_assignment(pass, on).await? {
+    if changes_no_node && !has_assignment(pass, on).await? {
         return Ok(Applied::Waits(Some(POLL)));
     }
     match transition {

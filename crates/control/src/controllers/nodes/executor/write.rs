@@ -56,7 +56,8 @@ impl Pass<'_> {
         let before = Assignment::read(node).filter(|before| before.recycling_id != assignment.recycling_id);
         if let Some(before) = before {
             // Jobs of the earlier recycling prove nothing, and must not run beside those of the new one, or beside the next tenant. They are deleted first: their
-            // names follow from the recycling that the node has now, so that nothing finds them later. If the node is not changed then, it gets another Job.
+            // names follow from the recycling that the node has now, and nothing finds them once it has another one. If the node is not changed, its Job is
+            // made again.
             jobs::delete_jobs(&self.client, &node.name_any(), &before).await?;
         }
         self.patch_node(node, &body, action).await
