@@ -10,6 +10,7 @@ use berth_api::{
     Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
+use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -185,8 +186,8 @@ pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
     change_nodes(client, has_risks, &json!({"annotations": {labels::NODE_RISKS: null}})).await
 }
 
-/// Removes from nodes that tenants share them, or have shared them: the pools are deleted, and without Berth nothing else removes it. A node with an assignment
-/// stays as it is.
+/// Removes the labels and annotations that say that tenants share a node, or have shared it: the pools are deleted, and without Berth nothing else removes
+/// them. A node with an assignment stays as it is.
 async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     let is_marked = |node: &PartialObjectMeta<Node>| {
         let (labels, annotations) = (node.labels(), node.annotations());
@@ -202,19 +203,25 @@ async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     change_nodes(client, is_marked, &without).await
 }
 
-/// Changes the metadata of some nodes. One that is gone needs no change.
+/// Changes the metadata of some nodes. One that is gone needs no change. The Jobs that call this have little memory, and hosts have thousands of nodes: they
+/// are read page by page.
 async fn change_nodes(
     client: &Client,
     is_changed: impl Fn(&PartialObjectMeta<Node>) -> bool,
     metadata: &Value,
 ) -> kube::Result<()> {
+    let listed: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
+    let mut names = Vec::new();
+    let take = |node: Watched<PartialObjectMeta<Node>>| {
+        let changed = node.readable().filter(|node| is_changed(node));
+        names.extend(changed.map(|node| node.name_any()));
+    };
+    for_each(&listed, ListParams::default(), take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
     let patch = Patch::Merge(json!({"metadata": metadata}));
-    for node in nodes.list_metadata(&ListParams::default()).await? {
-        if is_changed(&node) {
-            let params = PatchParams::default();
-            optional(nodes.patch_metadata(&node.name_any(), &params, &patch).await)?;
-        }
+    for name in names {
+        let patched = nodes.patch_metadata(&name, &PatchParams::default(), &patch).await;
+        optional(patched)?;
     }
     Ok(())
 }
@@ -222,7 +229,7 @@ async fn change_nodes(
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
-    /// PriorityClasses of TenantClasses, and the pool on nodes that tenants share, because classes and pools are kept.
+    /// PriorityClasses of TenantClasses, and labels and annotations of shared nodes, because classes and pools are kept.
     pub classes: bool,
     /// The datastore's certificates, because its volumes are kept.
     pub keys: bool,
