@@ -68,7 +68,7 @@ impl UserPods {
         }
         let limited = lock(&self.limited);
         let mut both = before.iter().chain(&pod);
-        both.any(|pod| counts(pod, &limited))
+        both.any(|pod| is_counted(pod, &limited))
     }
 
     /// Removes all pods except these. Returns whether that was any.
@@ -84,7 +84,7 @@ impl UserPods {
         // In the same order as above.
         let all = lock(&self.pods);
         let limited = lock(&self.limited);
-        all.values().filter(|pod| counts(pod, &limited)).cloned().collect()
+        all.values().filter(|pod| is_counted(pod, &limited)).cloned().collect()
     }
 
     /// Sets the tenants with limits. Returns the slugs of those for which that changed.
@@ -97,7 +97,7 @@ impl UserPods {
 }
 
 /// Whether something may have to be decided about a pod, or written: its gate can be off while it still says that it waits.
-fn counts(pod: &ObservedUserPod, limited: &HashSet<String>) -> bool {
+fn is_counted(pod: &ObservedUserPod, limited: &HashSet<String>) -> bool {
     pod.is_gated || pod.condition.is_some() || limited.contains(&pod.tenant)
 }
 

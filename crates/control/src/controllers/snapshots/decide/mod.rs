@@ -43,8 +43,8 @@ pub(super) struct TenantFacts {
     pub(super) restore: Option<RestoreFacts>,
 }
 
-/// Since when nothing of a tenant that sleeps writes, as its status says. A sleep begins when the tenant begins to fall asleep: until its control plane is stopped,
-/// what becomes of its pods is still stored.
+/// Since when a tenant that sleeps stores nothing more, as its status says. Its sleep begins when it begins to fall asleep: until its control plane is stopped,
+/// it still stores how its pods end.
 pub(super) fn silent_since(status: &TenantClusterStatus) -> Option<Timestamp> {
     let began = status.sleep.as_ref()?.since.as_ref()?.0;
     let mut conditions = status.conditions.iter();
