@@ -213,7 +213,7 @@ async fn change_nodes(
     let listed: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
     let mut names = Vec::new();
     let take = |node: Watched<PartialObjectMeta<Node>>| {
-        let changed = node.readable().filter(|node| is_changed(node));
+        let changed = node.readable().filter(&is_changed);
         names.extend(changed.map(|node| node.name_any()));
     };
     for_each(&listed, ListParams::default(), take).await?;
