@@ -176,6 +176,26 @@ async fn a_class_that_is_gone_leaves_no_priority_classes_unless_tenants_run_with
     assert!(fixture.priority_classes().is_empty());
 }
 
+/// The watch of tenants wakes the classes that a tenant has and names, and not the one that it had before.
+#[tokio::test]
+async fn a_class_that_is_gone_is_looked_at_until_its_last_tenant_has_another_one() {
+    let mut fixture = Fixture::new();
+    fixture.settle().await;
+    let tenant = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+    let with_class = |class: &str| {
+        json!({
+            "metadata": {"name": "vision", "namespace": "team", "uid": "u"},
+            "spec": TenantClusterSpec::default(), "status": {"className": class},
+        })
+    };
+    fixture.host.insert(tenant, with_class("gold"));
+    fixture.host.remove(CLASS);
+    assert!(fixture.reconcile().await.unwrap().is_some(), "nothing else wakes it");
+    fixture.host.insert(tenant, with_class("silver"));
+    assert_eq!(fixture.reconcile().await.unwrap(), None);
+    assert!(fixture.priority_classes().is_empty());
+}
+
 #[tokio::test]
 async fn a_name_that_is_in_use_and_a_kind_that_is_not_served_are_reasons() {
     let mut fixture = Fixture::new();

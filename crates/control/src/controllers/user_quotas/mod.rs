@@ -96,10 +96,12 @@ impl Writes {
         }
     }
 
-    /// Pods of tenants without limits, which still have the gate.
+    /// Pods of tenants without limits, which still have the gate, or say that they wait: one is written before the other.
     fn add_unlimited(&mut self, pods: &[Arc<ObservedUserPod>]) {
-        for pod in pods.iter().filter(|pod| pod.is_gated && !pod.is_ending) {
-            self.open.push(Arc::clone(pod));
+        for pod in pods.iter().filter(|pod| !pod.is_ending) {
+            if pod.is_gated {
+                self.open.push(Arc::clone(pod));
+            }
             if pod.condition.is_some() {
                 self.clear.push(Arc::clone(pod));
             }

@@ -394,3 +394,23 @@ async fn without_limits_every_gate_is_taken_off() {
     assert_eq!(fixture.started(), ["p1", "p2"]);
     assert!(fixture.context.ledger.users_of("vision").users.is_empty());
 }
+
+#[tokio::test]
+async fn a_pod_that_starts_because_limits_are_gone_does_not_say_that_it_waits_whichever_call_fails() {
+    for number in 0..3 {
+        let mut fixture = Fixture::new(1);
+        fixture.add_pod("a", "p1", "alice", 1);
+        fixture.add_pod("a", "p2", "alice", 2);
+        fixture.reconcile().await;
+        assert_eq!(fixture.condition("p2")["status"], "True");
+        fixture.set_quotas(&json!([]));
+        fixture.script.fail_call(fixture.script.calls().len() + number);
+        fixture.observe();
+        let _ = reconcile(&fixture.context).await;
+        // Another process, which knows nothing of the first.
+        fixture.context = context(&fixture.host, fixture.context.stores.clone());
+        fixture.reconcile().await;
+        assert_eq!(fixture.started(), ["p1", "p2"], "{number}");
+        assert_eq!(fixture.condition("p2")["status"], "False", "{number}");
+    }
+}

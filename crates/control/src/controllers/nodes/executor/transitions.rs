@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs, risks};
+use super::{Pass, RETRY_PAUSE, failures::StepFailures, jobs, risks};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -61,9 +61,9 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
         let Advanced { node, again } = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                // What cannot be done on one node must not hold up the others.
-                tracing::warn!(%error, "cannot advance a node");
-                soonest = [soonest, Some(POLL)].into_iter().flatten().min();
+                // What cannot be done on one node must not hold up the others. It may fail until people do something about it, and each try is a plan of all nodes.
+                tracing::warn!(%error, retry_in = ?RETRY_PAUSE, "cannot advance a node");
+                soonest = [soonest, Some(RETRY_PAUSE)].into_iter().flatten().min();
                 continue;
             }
         };
@@ -266,8 +266,9 @@ async fn apply_next_transition(
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
 
-/// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
-/// changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended.
+/// Whether a node still has the assignment that was observed. Neither the deletion of a pod nor a new Job has a version of the node in it, and a view may
+/// lag behind changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended. A Job
+/// of an earlier recycling does not exist any more, and nothing would delete it again.
 async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
     let node = pass.get_node(on.node).await?;
     Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
@@ -281,11 +282,14 @@ async fn apply_transition(
     on: &OnNode<'_>,
     pods: Option<&PodsOnNode>,
 ) -> Result<Applied, ReconcileError> {
-    let ends_pods = matches!(
+    let changes_no_node = matches!(
         transition,
-        Transition::EvictPods | Transition::EndEvictedPods { .. } | Transition::DeletePods { .. }
+        Transition::EvictPods
+            | Transition::EndEvictedPods { .. }
+            | Transition::DeletePods { .. }
+            | Transition::StartJob(_)
     );
-    if ends_pods && !has_assignment(pass, on).await? {
+    if changes_no_node && !has_assignment(pass, on).await? {
         return Ok(Applied::Waits(Some(POLL)));
     }
     match transition {
