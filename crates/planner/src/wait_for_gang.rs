@@ -59,8 +59,8 @@ impl PlanningPass<'_> {
         let new = placement.free.iter().chain(&later);
         let new_gpus: u64 = new.map(|at| self.view.gpus(*at)).sum();
         let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
-        let may_have =
-            self.is_in_stage(tenant, stage, new_gpus) && self.check_limits(group, new_nodes, new_gpus).is_ok();
+        let may_have = self.may_get_in_stage(tenant, stage, new_gpus, &later)
+            && self.check_limits(group, new_nodes, new_gpus).is_ok();
         may_have.then_some((placement, later))
     }
 
