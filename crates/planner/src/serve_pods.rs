@@ -71,7 +71,7 @@ impl<'a> PlanningPass<'a> {
             return self.block(request, blocked);
         }
         let minimum = self.find_minimum_for(node);
-        if self.take_from_group(node, request)
+        if self.take_from_group(node, request, gpus)
             && let Some(minimum) = minimum
         {
             self.pass_to_minimum(minimum, node);

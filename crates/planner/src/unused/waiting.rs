@@ -61,8 +61,9 @@ impl PlanningPass<'_> {
     }
 
     /// Whether the requests that counted for too long on a node, or on others that their group loses by this plan, would be served before the one that reclaims it by
-    /// priority or for a fair share, and take it back. Each of them may wait for any of these nodes next.
-    pub fn would_be_taken_back(&self, node: usize, request: usize) -> bool {
+    /// priority or for a fair share, and take it back. Each of them may wait for any of these nodes next. `needed`: GPUs that the request needs together: a gang is
+    /// within a nominal quota with all of its nodes or not at all.
+    pub fn would_be_taken_back(&self, node: usize, request: usize, needed: u64) -> bool {
         let Some(group) = self.view.nodes[node]
             .group
             .filter(|_| self.is_waited_for_too_long(node))
@@ -76,7 +77,7 @@ impl PlanningPass<'_> {
         };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
         let gpus = self.view.gpus(node);
-        if self.may_reclaim_as_owed(claimant, node, gpus, gpus) {
+        if self.may_reclaim_as_owed(claimant, node, needed, gpus) {
             return false;
         }
         let priority = self.view.requests[request].demand.priority;

@@ -219,6 +219,33 @@ fn pods_that_lose_one_node_do_not_take_back_another_that_is_lost_at_the_same_tim
         demand b/g second 1x8 prio=1 since=60
         ",
     );
+    check_that_both_nodes_are_lost_for_good(&mut fleet);
+}
+
+/// The gang is beyond the nominal quota as a whole, although each of its nodes would be within it.
+#[test]
+fn pods_that_never_start_take_no_node_back_from_a_gang_beyond_its_nominal_quota() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600 grace=300
+        quota own nominal=8
+        tenant a
+        group a/g h100 0..8
+        demand a/g never 1x4 since=900 prio=9
+        node n1 a/g used=4 age=9000 prio=1
+        tenant c
+        group c/g h100 0..8
+        node n2 c/g used=8 age=9000 prio=1
+        tenant b quota=own
+        group b/g h100 0..8
+        demand b/g late 2x8 gang prio=5
+        ",
+    );
+    check_that_both_nodes_are_lost_for_good(&mut fleet);
+}
+
+/// The pods of tenant a have waited for eleven minutes. A plan reclaims both nodes and begins a pause, and the next ones change nothing.
+fn check_that_both_nodes_are_lost_for_good(fleet: &mut Fleet) {
     let waiting = WaitingTime {
         since: Some(NOW - LEAST_PATIENCE),
         until: None,
@@ -228,12 +255,12 @@ fn pods_that_lose_one_node_do_not_take_back_another_that_is_lost_at_the_same_tim
         ..UnusedNodes::default()
     };
     fleet.tenants[0].unused.insert("h100".into(), unused);
-    let made = advance(&mut fleet);
+    let made = advance(fleet);
     assert_eq!(reclaimed(&made), ["n1", "n2"], "{}", describe(&made));
     assert_eq!(paused_until(&made), Some(NOW + 300 + 600), "{}", describe(&made));
     for _ in 0..4 {
         fleet.now += 60;
-        let made = advance(&mut fleet);
+        let made = advance(fleet);
         assert_eq!(made.actions, [], "{}", describe(&made));
     }
 }
