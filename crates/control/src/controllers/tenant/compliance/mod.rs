@@ -18,6 +18,7 @@ pub(super) use report::{condition, events, until_next_deadline};
 pub(super) use withdraw::withdraw;
 
 use berth_api::{StorageOffer, Violation, whole_seconds};
+use forbidden::is_of_storage;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -66,6 +67,19 @@ pub(super) struct Assessment {
 /// Since when each thing is forbidden, and whether its grace period is over. Something that the status does not have yet is not
 /// withdrawn: it must be reported first.
 pub(super) fn assess(found: Vec<Forbidden>, recorded: &[Violation], now: Timestamp) -> Assessment {
+    assess_from(found, recorded, now, now)
+}
+
+/// The same for storage of a tenant that has just come from another class. What this class does not offer counts as forbidden since the first violation of
+/// storage that is recorded: otherwise a team that may use two classes changes between them before each deadline, and keeps what either of them forbids.
+pub(super) fn assess_in_new_class(found: Vec<Forbidden>, recorded: &[Violation], now: Timestamp) -> Assessment {
+    let before = recorded.iter().filter(|violation| is_of_storage(violation));
+    let first = before.map(|violation| violation.since.0).min();
+    assess_from(found, recorded, first.map_or(now, |first| first.min(now)), now)
+}
+
+/// What the status does not have yet is forbidden since `began`.
+fn assess_from(found: Vec<Forbidden>, recorded: &[Violation], began: Timestamp, now: Timestamp) -> Assessment {
     let mut assessment = Assessment::default();
     for forbidden in found {
         let Forbidden {
@@ -79,7 +93,7 @@ pub(super) fn assess(found: Vec<Forbidden>, recorded: &[Violation], now: Timesta
             .iter()
             .find(|earlier| earlier.reason == reason && earlier.object == object);
         // Whole seconds, as they are stored.
-        let since = earlier.map_or_else(|| whole_seconds(now), |earlier| earlier.since.0);
+        let since = earlier.map_or_else(|| whole_seconds(began), |earlier| earlier.since.0);
         let deadline = (withdrawal != Withdrawal::Nothing).then(|| deadline_after(since, grace));
         let enforced = earlier.is_some() && deadline.is_some_and(|deadline| deadline <= now);
         if enforced {
