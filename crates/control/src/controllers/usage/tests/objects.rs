@@ -226,6 +226,22 @@ async fn a_control_plane_that_runs_for_its_class_while_its_tenant_sleeps_does_no
     assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3600 + 500);
 }
 
+/// Otherwise a team that asks for sleep and wakes the tenant again and again pays little for a control plane that always runs.
+#[tokio::test]
+async fn a_control_plane_counts_while_its_tenant_begins_to_fall_asleep_and_is_woken() {
+    let mut fixture = Fixture::new();
+    let awake = |since: i64| json!({"state": "Awake", "since": at(since).to_string()});
+    fixture.put_tenant("vision", UID, &awake(-600));
+    fixture.pass().await.unwrap();
+    for seconds in [60, 120, 180] {
+        fixture.advance_to(seconds);
+        fixture.put_tenant("vision", UID, &awake(seconds - 1));
+        fixture.pass().await.unwrap();
+    }
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 600 + 180);
+}
+
 #[tokio::test]
 async fn a_control_plane_does_not_count_while_its_tenant_sleeps() {
     let mut fixture = Fixture::new();
