@@ -42,16 +42,18 @@ fn a_grace_period_begins_once_and_ends_once() {
     assert!(!again.violations[0].enforced);
 }
 
+/// A StorageClass that the tenant uses and its class does not offer.
+fn unoffered(class: &str) -> Vec<Forbidden> {
+    let offer = StorageOffer::StorageClass(class.into());
+    vec![Forbidden {
+        object: offer.to_string(),
+        ..forbidden(STORAGE_CLASS_NOT_ALLOWED, Withdrawal::Storage(offer), DAY)
+    }]
+}
+
 /// Otherwise a team that may use two classes keeps what either of them does not offer.
 #[test]
 fn two_classes_in_turn_give_no_second_grace_period() {
-    let unoffered = |class: &str| {
-        let offer = StorageOffer::StorageClass(class.into());
-        vec![Forbidden {
-            object: offer.to_string(),
-            ..forbidden(STORAGE_CLASS_NOT_ALLOWED, Withdrawal::Storage(offer), DAY)
-        }]
-    };
     // A violation of something else has a grace period of its own.
     let of_networks = vec![forbidden("NetworkNotAllowed", Withdrawal::Networks, DAY)];
     let of_networks = assess(of_networks, &[], at(0)).violations;
@@ -70,6 +72,21 @@ fn two_classes_in_turn_give_no_second_grace_period() {
     let offered = assess_in_new_class(Vec::new(), &over.violations, at(3 * DAY)).violations;
     let again = assess_in_new_class(unoffered("slow"), &offered, at(4 * DAY)).violations;
     assert_eq!(again[0].since, Time(at(4 * DAY)));
+}
+
+/// Claims of a StorageClass that was withdrawn long ago stay.
+#[test]
+fn what_was_withdrawn_long_ago_ends_no_pods_in_another_class() {
+    let reported = assess(unoffered("old"), &[], at(0)).violations;
+    let withdrawn = assess(unoffered("old"), &reported, at(DAY)).violations;
+    assert!(withdrawn[0].enforced);
+    for (second, since) in [(2 * DAY - 1, 0), (2 * DAY, 2 * DAY)] {
+        let found = assess_in_new_class(unoffered("new"), &withdrawn, at(second)).violations;
+        assert_eq!(found[0].since, Time(at(since)), "{second}");
+        // What was reported only, whatever its deadline, has not been withdrawn.
+        let found = assess_in_new_class(unoffered("new"), &reported, at(second)).violations;
+        assert_eq!(found[0].since, Time(at(0)), "{second}");
+    }
 }
 
 #[test]
