@@ -98,7 +98,11 @@ impl PodActivity {
         let activity = all.entry(tenant.to_owned()).or_default();
         let idle = match activity.starts {
             None => Duration::ZERO,
-            Some(Starts::Allowed(at)) => idle.saturating_sub(at.elapsed()),
+            Some(Starts::Allowed(at)) => {
+                // A pod may have come or gone since the caller looked.
+                let quiet = activity.last.map_or(Duration::MAX, |last| last.elapsed());
+                idle.saturating_sub(at.elapsed()).min(quiet)
+            }
             Some(Starts::Forbidden(known)) => known,
         };
         activity.starts = Some(Starts::Forbidden(idle));
@@ -196,6 +200,11 @@ mod tests {
         activity.record("t", false);
         activity.record_starts("t");
         assert!(is_idle_for(&activity, 0));
+        // The watch has seen a pod after the pass has looked.
+        activity.record("t", true);
+        activity.record_no_starts("t", 5 * HOUR);
+        assert!(is_idle_for(&activity, 0));
+        activity.record_starts("t");
         // What the tenant did is not known.
         activity.record_no_starts("t", 5 * HOUR);
         activity.record_unknown("t");
