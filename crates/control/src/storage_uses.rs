@@ -105,8 +105,11 @@ fn in_namespace<'a, V>(objects: &'a BTreeMap<String, V>, namespace: &str) -> imp
 fn excess_of_volume(claim: &PersistentVolumeClaim) -> Option<Excess> {
     let (spec, status) = (claim.spec.as_ref()?, claim.status.as_ref()?);
     let requested = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
+    // A ResourceQuota counts this if it is more: the host has begun to expand the volume to it.
+    let allocated = status.allocated_resources.as_ref().and_then(|all| all.get("storage"));
+    let counted = quantity::parse(&requested.0)?.max(allocated.and_then(|size| quantity::parse(&size.0)).unwrap_or(0));
     let volume = status.capacity.as_ref()?.get("storage")?;
-    let thousandths = quantity::parse(&volume.0)?.checked_sub(quantity::parse(&requested.0)?)?;
+    let thousandths = quantity::parse(&volume.0)?.checked_sub(counted)?;
     let bytes = u64::try_from(thousandths / 1000).ok().filter(|bytes| *bytes > 0)?;
     Some(Excess {
         class: spec.storage_class_name.clone().filter(|class| !class.is_empty()),
@@ -144,6 +147,7 @@ fn distinct(offers: impl Iterator<Item = StorageOffer>) -> Vec<StorageOffer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::{Value, json};
 
     fn texts(offers: &[StorageOffer]) -> Vec<String> {
@@ -195,6 +199,12 @@ mod tests {
         uses.add_excess("a", &mut counted);
         assert_eq!((counted[REQUESTED], counted["count/pods"]), ((2 << 30) + 1028, 7));
         assert_eq!(counted.len(), 2);
+        // The host counts what it expands a volume to.
+        let mut expands = claim("fast", "1Gi", volume("4Gi"));
+        expands.status.as_mut().unwrap().allocated_resources =
+            Some([("storage".to_owned(), Quantity("3Gi".into()))].into());
+        uses.put_volume("c/x", Some(&expands));
+        assert_eq!(uses.excess("c")[REQUESTED], 1 << 30);
         uses.put_volume("a/y", None);
         uses.retain(&["a/z".to_owned()].into());
         assert_eq!(uses.excess("a"), [(REQUESTED.to_owned(), 1 << 30)].into());
