@@ -66,8 +66,8 @@ async fn count_and_write(context: &UsageContext) -> Result<(), ReconcileError> {
     // A record that cannot be written must not keep others for ever, nor the summaries of others from being written.
     let shown = summary::write_summaries(context).await;
     let expired = expire::delete_expired(context).await;
-    let sources = sources::record_sources(context).await;
-    written.and(shown).and(expired).and(sources)
+    sources::record_sources(context).await;
+    written.and(shown).and(expired)
 }
 
 /// Writes what is counted and not written, when control stops.

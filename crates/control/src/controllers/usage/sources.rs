@@ -7,33 +7,40 @@ use crate::{
     metered_use::{UnrecordedSource, VolumeSnapshot, snapshot_resource},
 };
 use berth_api::labels;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::ready, stream};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// How many snapshots are written at once.
 const CONCURRENCY: usize = 8;
 /// How many snapshots are written in a pass.
 const MOST: usize = 200;
+/// Time for the writes of a pass. A webhook that does not answer must not keep usage from being counted.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Writes into snapshots which claim they are of, as far as that is known and they do not say so.
-///
-/// # Errors
-/// The host's API server refuses or does not answer for some snapshot. The others are written all the same.
-pub(super) async fn record_sources(context: &UsageContext) -> Result<(), ReconcileError> {
+/// Writes into snapshots which claim they are of, as far as that is known and they do not say so. Nothing depends on it before the next control: what fails is tried
+/// again in the next pass.
+pub(super) async fn record_sources(context: &UsageContext) {
     let unrecorded = context.stores.metered.unrecorded_sources(MOST);
     let writes: Vec<_> = { unrecorded.into_iter() }
         .map(|found| record_source(context.client.clone(), found))
         .collect();
-    let results: Vec<_> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
     let mut failed: FirstError<ReconcileError> = FirstError::default();
-    for result in results {
+    let written = stream::iter(writes).buffer_unordered(CONCURRENCY).for_each(|result| {
         failed.note(result);
+        ready(())
+    });
+    if timeout(TIMEOUT, written).await.is_err() {
+        tracing::warn!("there was no time to write into all VolumeSnapshots which claims they are of; trying again");
     }
-    failed.into_result()
+    if let Err(error) = failed.into_result() {
+        tracing::warn!(%error, "not all VolumeSnapshots say which claims they are of; trying again");
+    }
 }
 
 async fn record_source(client: Client, found: UnrecordedSource) -> Result<(), ReconcileError> {

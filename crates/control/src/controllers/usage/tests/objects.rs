@@ -182,6 +182,10 @@ async fn which_claims_snapshots_are_of_outlives_a_restart() {
         metered.put_snapshot(&snapshot_name, Some(&serde_json::from_value(snapshot).unwrap()));
         metered.put_claim(&claim_name, None);
     }
+    // A host that refuses it does not keep usage from being counted.
+    fixture.host.refuse_writes(Some(("/volumesnapshots/", 403, "no")));
+    fixture.pass().await.unwrap();
+    fixture.host.refuse_writes(None);
     fixture.pass().await.unwrap();
     let written = |name: &str| {
         let snapshot = fixture.host.get(&path(name)).unwrap();
