@@ -381,6 +381,10 @@ pub const SNAPSHOT_TRIGGER: &str = "berth.dev/snapshot-trigger";
 /// Set by: Berth.
 pub const SNAPSHOT_TENANT: &str = "berth.dev/snapshot-tenant";
 
+/// Annotation on a `VolumeSnapshot` on the host: when its claim was created (RFC 3339), and what that used. Usage is counted by it once the claim is gone.
+/// Set by: Berth.
+pub const SNAPSHOT_SOURCE: &str = "berth.dev/snapshot-source";
+
 /// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
 /// Set by: Berth.
 pub const USAGE_MONTH: &str = "berth.dev/usage-month";

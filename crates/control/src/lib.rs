@@ -244,12 +244,14 @@ fn build_schedule_policies(
 fn build_host_node_pools(
     client: &Client,
     stores: &Stores,
+    clock: &clock::Clock,
     (requested, unavailable, health): (&Arc<RequestTracker>, &Arc<UnavailableTracker>, &Arc<HealthTracker>),
     recorder: &EventRecorder,
 ) -> HostNodePoolContext {
     HostNodePoolContext {
         client: client.clone(),
         stores: stores.clone(),
+        clock: clock.clone(),
         requested: Arc::clone(requested),
         unavailable: Arc::clone(unavailable),
         health: Arc::clone(health),
@@ -365,6 +367,7 @@ fn build_controllers(
         tenant_class: TenantClassContext {
             client: client.clone(),
             stores: stores.clone(),
+            clock: clock.clone(),
             has_admission_policies,
             has_snapshot_store: snapshot_store.is_some(),
             runtime: Arc::clone(&runtime),
@@ -399,7 +402,7 @@ fn build_controllers(
             own_slices_deleted: metrics.syncers.own_slices_deleted.clone(),
             recorder: recorder.clone(),
         },
-        host_node_pool: build_host_node_pools(&client, &stores, (&requested, &unavailable, &health), &recorder),
+        host_node_pool: build_host_node_pools(&client, &stores, &clock, (&requested, &unavailable, &health), &recorder),
         shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
         quotas: of_quotas,
         user_quotas,

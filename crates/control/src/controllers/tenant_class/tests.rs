@@ -2,6 +2,7 @@
 
 use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
 use crate::{
+    clock::Clock,
     events::EventRecorder,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
@@ -14,6 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const PRIORITY_CLASSES: &str = "/priorityclasses/";
+/// The time by the clock of the host, which that of the machine is far from.
+const NOW: &str = "2001-02-03T04:05:06Z";
 
 struct Fixture {
     script: Script,
@@ -30,6 +33,7 @@ impl Fixture {
         let context = TenantClassContext {
             client: host.client(),
             stores,
+            clock: Clock::at(NOW.parse().unwrap()),
             has_admission_policies: true,
             has_snapshot_store: true,
             runtime: Arc::new(ScriptedRuntime::new(&script)),
@@ -114,6 +118,15 @@ impl Fixture {
 
 fn count_of_band() -> usize {
     usize::from(PRIORITY_STEPS) * 2
+}
+
+#[tokio::test]
+async fn conditions_change_by_the_clock_of_the_host() {
+    let mut fixture = Fixture::new();
+    fixture.settle().await;
+    let ready = fixture.ready();
+    let changed = ready["lastTransitionTime"].as_str().unwrap();
+    assert!(changed.starts_with("2001-02-03T04:0"), "{changed}");
 }
 
 #[tokio::test]
