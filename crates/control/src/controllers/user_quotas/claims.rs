@@ -6,21 +6,17 @@
 
 use super::observe::{CountedPods, claim_key, has_limits_of_devices};
 use crate::{
-    error::{FirstError, ReconcileError, api},
+    device_claims::read_claim,
+    error::{FirstError, ReconcileError},
     user_pods::ObservedUserPod,
 };
 use berth_node_lifecycle::{
     demand::Claim,
-    devices::{ClaimSpec, ClaimStatus, DeviceClaim, RequestedDevices},
+    devices::{DeviceClaim, RequestedDevices},
 };
 use berth_quota::UserLimits;
-use berth_runtime::watched::Watched;
 use futures::{StreamExt, stream};
-use kube::{
-    Api, Client,
-    api::{ApiResource, GroupVersionKind},
-    core::Object,
-};
+use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -28,9 +24,6 @@ use std::{
 
 /// Claims that are read at the same time.
 const AT_ONCE: usize = 16;
-
-// As in the watch of claims.
-type ClaimObject = Object<Option<ClaimSpec>, ClaimStatus>;
 
 /// Users with limits of devices of whom pods were admitted that name claims which do not request what was counted, or which cannot be read.
 pub(super) async fn find_outdated_users<'p>(
@@ -68,15 +61,8 @@ pub(super) async fn find_outdated_users<'p>(
     outdated
 }
 
-/// What a claim requests; none if it is gone, or cannot be read.
+/// What a claim requests; none if it is gone, or cannot be parsed.
 async fn read_requested(client: &Client, claim: &Claim) -> Result<Option<RequestedDevices>, ReconcileError> {
-    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceClaim");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "resourceclaims");
-    let claims: Api<Watched<ClaimObject>> = Api::namespaced_with(client.clone(), &claim.namespace, &resource);
-    let found = claims
-        .get_opt(&claim.name)
-        .await
-        .map_err(api("read a claim of devices"))?;
-    let found = found.and_then(Watched::readable);
+    let found = read_claim(client, &claim.namespace, &claim.name).await?;
     Ok(found.map(|claim| DeviceClaim::read(claim.spec.as_ref(), None).count_requested()))
 }

@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs, risks};
+use super::{Pass, failures::StepFailures, jobs, risks, unused_claims};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -235,6 +235,9 @@ async fn apply_next_transition(
     } else {
         Vec::new()
     };
+    if pod_names.is_empty() {
+        unused_claims::delete_unused(&pass.client, &name, &claims).await;
+    }
     let job = match assignment.state {
         AssignmentState::Scrubbing => jobs::get_job_state(&pass.client, JobKind::Scrub, &name, assignment).await?,
         AssignmentState::Validating => jobs::get_job_state(&pass.client, JobKind::Validate, &name, assignment).await?,

@@ -159,6 +159,67 @@ async fn a_node_is_free_once_no_claim_of_a_tenant_has_its_devices() {
 }
 
 #[tokio::test]
+async fn a_claim_that_nothing_uses_keeps_no_node() {
+    let fixture = fixture_with_stubborn_pod();
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    let namespace = TenantId::new("vision", TENANT).workload_namespace();
+    let path = |name: &str| format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
+    let on = |node: &str| json!({"devices": {"results": [{"request": "r", "pool": node}]}});
+    let pod = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p"}]);
+    for (name, owners, status) in [
+        ("unused", json!([]), json!({"allocation": on("a")})),
+        (
+            "used",
+            json!([]),
+            json!({"allocation": on("a"), "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}]}),
+        ),
+        // The watch is behind.
+        ("elsewhere", json!([]), json!({"allocation": on("b")})),
+        ("of-a-pod", pod, json!({"allocation": on("a")})),
+    ] {
+        let metadata = json!({"name": name, "namespace": namespace, "uid": name, "resourceVersion": "7", "ownerReferences": owners});
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}, "status": status});
+        fixture.api().objects.insert(path(name), claim);
+        let observed: ClaimStatus = serde_json::from_value(json!({"allocation": on("a")})).unwrap();
+        let observed = DeviceClaim::read(None, Some(&observed));
+        fixture
+            .devices
+            .put_claim(&format!("{namespace}/{name}"), Some(observed));
+    }
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    let is_there = |name: &str| fixture.api().objects.contains_key(&path(name));
+    assert!(!is_there("unused"));
+    for name in ["used", "elsewhere", "of-a-pod"] {
+        assert!(is_there(name), "{name}");
+    }
+    for name in ["unused", "used", "elsewhere", "of-a-pod"] {
+        fixture.devices.put_claim(&format!("{namespace}/{name}"), None);
+    }
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(state_of(&fixture, "a"), None);
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_keeps_a_node_no_longer_than_its_time_limit() {
+    let fixture = fixture_with_stubborn_pod();
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    let namespace = TenantId::new("vision", TENANT).workload_namespace();
+    let status = json!({"allocation": {"devices": {"results": [{"request": "r", "pool": "a"}]}}});
+    let status: ClaimStatus = serde_json::from_value(status).unwrap();
+    let claim = DeviceClaim::read(None, Some(&status));
+    fixture.devices.put_claim(&format!("{namespace}/c"), Some(claim));
+    let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/c");
+    let unreadable = json!({"metadata": {"name": "c", "namespace": namespace}, "status": 7});
+    fixture.api().objects.insert(path, unreadable);
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    let (outcome, _) = fixture.execute_at(NOW + 3600, &[], Failing::Nothing).await;
+    outcome.unwrap();
+    assert_eq!(state_of(&fixture, "a"), Some(Quarantined));
+}
+
+#[tokio::test]
 async fn a_pod_that_no_type_holds_does_not_keep_a_node() {
     let fixture = fixture_with_stubborn_pod();
     for (path, object) in &mut fixture.api().objects {
