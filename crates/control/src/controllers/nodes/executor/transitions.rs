@@ -235,7 +235,7 @@ async fn apply_next_transition(
     } else {
         Vec::new()
     };
-    if pod_names.is_empty() {
+    if pod_names.is_empty() && !claims.is_empty() && has_assignment(pass, &name, assignment).await? {
         unused_claims::delete_unused(&pass.client, &name, &claims).await;
     }
     let job = match assignment.state {
@@ -269,11 +269,11 @@ async fn apply_next_transition(
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
 
-/// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
+/// Whether a node still has the assignment that was observed. The deletion of a pod or a claim has no version of the node in it, and a view may lag behind
 /// changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended.
-async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
-    let node = pass.get_node(on.node).await?;
-    Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
+async fn has_assignment(pass: &Pass<'_>, node: &str, assignment: &Assignment) -> Result<bool, ReconcileError> {
+    let node = pass.get_node(node).await?;
+    Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(assignment))
 }
 
 /// Applies a transition of a node. `pods`: those on the node, if they were listed.
@@ -288,7 +288,7 @@ async fn apply_transition(
         transition,
         Transition::EvictPods | Transition::EndEvictedPods { .. } | Transition::DeletePods { .. }
     );
-    if ends_pods && !has_assignment(pass, on).await? {
+    if ends_pods && !has_assignment(pass, on.node, on.assignment).await? {
         return Ok(Applied::Waits(Some(POLL)));
     }
     match transition {

@@ -48,3 +48,29 @@ fn is_unused(claim: &ClaimObject, node: &str) -> bool {
     let allocation = status.and_then(|status| DeviceClaim::read(None, Some(status)).allocation);
     is_left && allocation.is_some_and(|allocation| allocation.is_on_node(node))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, ScriptedApi};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_claim_that_changes_before_it_is_deleted_stays() {
+        const PATH: &str = "/apis/resource.k8s.io/v1/namespaces/berth-w/resourceclaims/c";
+        let host = ScriptedApi::new("host", &Script::default());
+        let allocation = json!({"devices": {"results": [{"request": "r", "pool": "a"}]}});
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "berth-w"},
+            "spec": {}, "status": {"allocation": allocation},
+        });
+        host.insert(PATH, claim);
+        let claims = ["berth-w/c".to_owned()];
+        // As if a pod used it since it was read.
+        host.change_before_writes(PATH, 1);
+        delete_unused(&host.client(), "a", &claims).await;
+        assert!(host.get(PATH).is_some());
+        delete_unused(&host.client(), "a", &claims).await;
+        assert!(host.get(PATH).is_none());
+    }
+}
