@@ -235,16 +235,11 @@ async fn a_view_that_lags_behind_deletes_no_claim_of_the_next_tenant() {
 async fn a_claim_that_cannot_be_read_keeps_a_node_no_longer_than_its_time_limit() {
     let fixture = fixture_with_stubborn_pod();
     fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
-    let namespace = TenantId::new("vision", TENANT).workload_namespace();
-    let status = json!({"allocation": {"devices": {"results": [{"request": "r", "pool": "a"}]}}});
-    let status: ClaimStatus = serde_json::from_value(status).unwrap();
-    let claim = DeviceClaim::read(None, Some(&status));
-    fixture.devices.put_claim(&format!("{namespace}/c"), Some(claim));
-    let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/c");
-    let unreadable = json!({"metadata": {"name": "c", "namespace": namespace}, "status": 7});
-    fixture.api().objects.insert(path, unreadable);
+    put_claim(&fixture, "c", &json!([]), &json!(7));
+    let (unused, _) = put_claim(&fixture, "d", &json!([]), &json!({"allocation": allocation_on("a")}));
     finish_recycling(&fixture).await;
     assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    assert!(!fixture.api().objects.contains_key(&unused), "others are deleted");
     let (outcome, _) = fixture.execute_at(NOW + 3600, &[], Failing::Nothing).await;
     outcome.unwrap();
     assert_eq!(state_of(&fixture, "a"), Some(Quarantined));
