@@ -24,30 +24,32 @@ use std::{
 
 /// Claims that are read at the same time.
 const AT_ONCE: usize = 16;
+/// Claims of one user that are read in one pass. A tenant can have many thousands of large ones. To read all of them again and again would take minutes,
+/// while the users of all Projects wait.
+pub(super) const MOST_OF_USER: usize = 128;
 
-/// Users with limits of devices of whom pods were admitted that name claims which do not request what was counted, or which cannot be read.
-pub(super) async fn find_outdated_users<'p>(
+/// Admitted pods that wait all the same.
+pub(super) struct HeldBack<'p> {
+    /// Users of whom pods name claims that do not request what was counted, or that cannot be read. All of their pods wait.
+    pub(super) users: BTreeSet<&'p str>,
+    /// UIDs of pods whose claims are read in a later pass.
+    pub(super) pods: BTreeSet<&'p str>,
+}
+
+/// A claim, and the users of whom pods name it.
+type NamedClaim<'p> = (&'p Claim, BTreeSet<&'p str>);
+
+/// Which of the pods that were admitted wait all the same because of their claims. Users without limits of devices have none.
+pub(super) async fn find_held_back<'p>(
     client: &Client,
     limits: &UserLimits,
     pods: &'p [Arc<ObservedUserPod>],
     counted: &CountedPods,
     admitted: &BTreeSet<String>,
     failed: &mut FirstError<ReconcileError>,
-) -> BTreeSet<&'p str> {
-    let mut named: BTreeMap<String, (&'p Claim, BTreeSet<&'p str>)> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| admitted.contains(&pod.uid)) {
-        let user = limits.find_user(pod.created_by.as_deref());
-        if !has_limits_of_devices(limits, user) {
-            continue;
-        }
-        // The host has made those of templates, under names of their own.
-        for claim in pod.claims.iter().filter(|claim| !claim.is_template) {
-            let (_, users) = named
-                .entry(claim_key(claim))
-                .or_insert_with(|| (claim, BTreeSet::new()));
-            users.insert(user);
-        }
-    }
+) -> HeldBack<'p> {
+    let admitted = pods.iter().filter(|pod| admitted.contains(&pod.uid));
+    let (named, later) = choose_claims(limits, admitted);
     let reads: Vec<_> = named.values().map(|(claim, _)| read_requested(client, claim)).collect();
     let reads: Vec<Result<Option<RequestedDevices>, ReconcileError>> =
         stream::iter(reads).buffered(AT_ONCE).collect().await;
@@ -58,7 +60,42 @@ pub(super) async fn find_outdated_users<'p>(
             outdated.extend(users.iter().copied());
         }
     }
-    outdated
+    HeldBack {
+        users: outdated,
+        pods: later,
+    }
+}
+
+/// The claims to read now, by their keys, and the UIDs of pods that name further ones.
+fn choose_claims<'p>(
+    limits: &UserLimits,
+    pods: impl Iterator<Item = &'p Arc<ObservedUserPod>>,
+) -> (BTreeMap<String, NamedClaim<'p>>, BTreeSet<&'p str>) {
+    let (mut named, mut later) = (BTreeMap::<String, NamedClaim<'p>>::new(), BTreeSet::new());
+    let mut of_users: BTreeMap<&str, usize> = BTreeMap::new();
+    for pod in pods {
+        let user = limits.find_user(pod.created_by.as_deref());
+        if !has_limits_of_devices(limits, user) {
+            continue;
+        }
+        // The host has made those of templates, under names of their own.
+        let own = pod.claims.iter().filter(|claim| !claim.is_template);
+        let own: BTreeMap<String, &Claim> = own.map(|claim| (claim_key(claim), claim)).collect();
+        let is_chosen = |key: &String| named.get(key).is_some_and(|(_, users)| users.contains(user));
+        let more = own.keys().filter(|key| !is_chosen(key)).count();
+        let number = of_users.entry(user).or_default();
+        // One pod may name more.
+        if *number > 0 && more > 0 && *number + more > MOST_OF_USER {
+            later.insert(pod.uid.as_str());
+            continue;
+        }
+        *number += more;
+        for (key, claim) in own {
+            let (_, users) = named.entry(key).or_insert_with(|| (claim, BTreeSet::new()));
+            users.insert(user);
+        }
+    }
+    (named, later)
 }
 
 /// What a claim requests; none if it is gone, or cannot be parsed.

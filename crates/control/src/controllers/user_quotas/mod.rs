@@ -20,7 +20,7 @@ use crate::{
     user_quota_ledger::ProjectUsers,
 };
 use berth_api::MOST_LISTED_USERS;
-use berth_quota::{LimitExceeded, decide_users, list_users};
+use berth_quota::{LimitExceeded, UserPod, decide_users, list_users};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -29,7 +29,7 @@ use std::{
 
 /// Pause before the status of a Project is written, so that many pods that start are one write.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
-/// Pause before it is decided again about pods whose claims of devices have changed, if the watch does not bring the change before.
+/// Pause before it is decided again about pods whose claims of devices have changed, or were not read yet, if no watch brings a change before.
 const CLAIMS_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is to be written.
@@ -68,9 +68,10 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
         let counted = observe::count_pods(limits, &context.stores.devices, own, &granted);
         let mut outcome = decide_users(limits, &counted.pods);
         let admitted = &outcome.admitted;
-        let outdated = claims::find_outdated_users(&context.client, limits, own, &counted, admitted, &mut failed).await;
-        // All of their pods: those of a gang start together, and what the claims request now may be what others were given.
-        for pod in counted.pods.iter().filter(|pod| outdated.contains(pod.user.as_str())) {
+        let held = claims::find_held_back(&context.client, limits, own, &counted, admitted, &mut failed).await;
+        // All pods of a user: those of a gang start together, and what the claims request now may be what others were given.
+        let is_held = |pod: &UserPod| held.users.contains(pod.user.as_str()) || held.pods.contains(pod.uid.as_str());
+        for pod in counted.pods.iter().filter(|pod| is_held(pod)) {
             if outcome.admitted.remove(&pod.uid) {
                 again = Some(CLAIMS_PAUSE);
             }

@@ -1,6 +1,6 @@
 //! The whole controller with a host in memory.
 
-use super::{CLAIMS_PAUSE, UserQuotasContext, reconcile};
+use super::{CLAIMS_PAUSE, UserQuotasContext, claims::MOST_OF_USER, reconcile};
 use crate::{
     clock::Clock,
     events::EventRecorder,
@@ -385,6 +385,25 @@ async fn a_claim_that_cannot_be_read_keeps_back_the_pods_of_its_users_alone() {
     assert_eq!(fixture.started(), ["bob"]);
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["alice", "bob"]);
+}
+
+#[tokio::test]
+async fn a_user_with_many_claims_holds_up_no_other_user() {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let mut fixture = with_claims();
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 1000}]}]));
+    for name in (0..MOST_OF_USER).map(|number| format!("p{number}")) {
+        fixture.add_pod("a", &name, "alice", 3);
+        fixture.add_claim(&name, &name);
+        fixture.put_claim(&name, 1);
+    }
+    fixture.observe();
+    assert_eq!(reconcile(&fixture.context).await.unwrap(), Some(CLAIMS_PAUSE));
+    let started = fixture.started();
+    assert_eq!(started.len(), MOST_OF_USER + 1, "all but one");
+    assert!(started.contains(&"bob".to_owned()));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started().len(), MOST_OF_USER + 2);
 }
 
 #[tokio::test]
