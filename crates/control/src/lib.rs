@@ -14,7 +14,7 @@
 //! | [`network`] | policies on the host that isolate tenants |
 //! | `authentication` | which issuers of tokens a tenant may trust |
 //! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
-//! | [`apply`], `status_write`, `finalizers`, `events`, `host_pods` | writes to API servers |
+//! | [`apply`], `status_write`, `finalizers`, `events`, `host_pods`, `device_claims` | requests to API servers, most of which write |
 //! | [`install`] | installation on a host, and uninstallation |
 //! | [`clock`], [`metrics`], `gauges`, `secret_texts`, `error` | what all of these use |
 
@@ -25,6 +25,7 @@ pub mod clock;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
+mod device_claims;
 mod error;
 mod events;
 mod finalizers;
