@@ -10,7 +10,11 @@
 //! | denied later, in a pod that has a node | stays as it is | an Event |
 //! | denied later, in a pod that waits for a node | the pod is made again without it | as one that is denied |
 
-use super::{container, environment::Environment, images, placement, status_changes};
+use super::{
+    container,
+    environment::{Environment, fields_that_change},
+    images, placement, status_changes,
+};
 use crate::{
     model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
     translation::{
@@ -20,6 +24,7 @@ use crate::{
 };
 use berth_api::text::printable_start;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The list in the spec of a pod.
 pub const LIST: &str = "ephemeralContainers";
@@ -38,12 +43,14 @@ const MAX_MESSAGE: usize = 512;
 /// Bytes of the name of an image in it: a tenant may write any text there.
 const MAX_IMAGE: usize = 512;
 
-/// The host's ephemeral containers for those of a tenant's pod.
+/// The host's ephemeral containers for those of a tenant's pod. What their variables read of the pod's metadata is added to `downward`. For one that is left
+/// out, nothing is: nobody can remove it, and labels and annotations of the pod would have less room on the host.
 pub fn translate(
     cache: &Cache,
     name: &Name,
     environment: &Environment<'_>,
     pod: &Value,
+    downward: &mut BTreeSet<String>,
     issues: &mut FieldIssues,
 ) -> Vec<Value> {
     let mut translated = Vec::new();
@@ -65,10 +72,10 @@ pub fn translate(
         }
     }
     for Checked {
+        container,
         host,
         issues: own,
         is_on_host,
-        ..
     } in check(cache, name, environment, pod)
     {
         let FieldIssues { denied, ignored, .. } = own;
@@ -88,6 +95,7 @@ pub fn translate(
             issues.leave_out(denied);
             continue;
         }
+        downward.extend(fields_that_change([container]));
         translated.push(host);
     }
     translated

@@ -63,6 +63,30 @@ fn an_ephemeral_container_that_is_denied_is_left_out_alone() {
     assert_eq!(names(patch), ["c"]);
 }
 
+/// Nobody can remove it, so a pod with a large annotation would be denied for ever.
+#[test]
+fn what_a_container_that_is_left_out_reads_takes_no_room_on_the_host() {
+    const ANNOTATION: &str = "metadata.annotations['example.com/large']";
+    let cache = cache(SchedulingMode::Host, limited);
+    let debug = |image: &str| {
+        let large = json!({"name": "LARGE", "valueFrom": {"fieldRef": {"fieldPath": ANNOTATION}}});
+        let debug = json!({"name": "debug", "image": image, "env": [large]});
+        let mut pod = pod(&json!({"containers": [{"name": "main", "image": LISTED}], "ephemeralContainers": [debug]}));
+        pod["metadata"]["annotations"] = json!({"example.com/large": "a".repeat(250 << 10)});
+        pod
+    };
+    let key = downward::annotation(ANNOTATION);
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &debug("busybox")).unwrap();
+    assert_eq!(fields(&parts.left_out), ["spec.ephemeralContainers[0].image"]);
+    assert_eq!(object["metadata"]["annotations"].get(&key), None);
+    let denied = Pods.translate(&cache, &name(), &debug(LISTED)).unwrap_err();
+    assert_eq!(
+        fields(&denied),
+        ["metadata.annotations"],
+        "one that is allowed reads it"
+    );
+}
+
 #[test]
 fn an_ephemeral_container_that_is_allowed_later_is_added_then() {
     let before = cache(SchedulingMode::Host, limited);
