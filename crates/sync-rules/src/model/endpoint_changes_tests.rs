@@ -30,6 +30,7 @@ fn written(uid: u64, applied: u64) -> Option<Written> {
         uid,
         applied,
         selects: true,
+        is_own: false,
     })
 }
 
@@ -284,10 +285,30 @@ fn writes_of_a_service_count_and_its_creation_does_not() {
             uid: 1,
             applied,
             selects: false,
+            is_own: false,
         };
         fixture.changes.set_written(&other, Some(state), true);
     }
     assert!(!fixture.changes.activities.contains_key(&other));
+}
+
+#[test]
+fn services_that_get_a_selector_of_no_pod_after_an_upgrade_close_none() {
+    for (is_own, closed) in [(true, 0), (false, 1)] {
+        let mut fixture = Fixture::new(0);
+        let name = service(0);
+        let mut state = Written {
+            uid: 1,
+            applied: 1,
+            selects: false,
+            is_own: false,
+        };
+        fixture.changes.set_written(&name, Some(state), false);
+        fixture.use_up();
+        (state.applied, state.selects, state.is_own) = (2, true, is_own);
+        let closes = fixture.changes.set_written(&name, Some(state), true);
+        assert_eq!(closes.len(), closed);
+    }
 }
 
 #[test]

@@ -174,6 +174,11 @@ pub trait ToHost: Sync {
         self.translate(cache, name, object)
     }
 
+    /// An annotation of the host object that says what its spec does not say, whenever `object` is written. It is in no hash: nothing is written because of it.
+    fn record(&self, _cache: &Cache, _name: &Name, _object: &Value) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// How host objects are created.
     fn creation(&self) -> Creation {
         Creation::Apply
