@@ -219,7 +219,7 @@ pub trait ToHost: Sync {
     }
 
     /// Fields of the spec that are the syncer's alone: what somebody else has set of them, under another field manager, is removed whenever the host object
-    /// is written. API servers and controllers of the host set none of them. Only of kinds that are applied.
+    /// is written, and the first time that it is compared after a start. API servers and controllers of the host set none of them. Only of kinds that are applied.
     fn exclusive_fields(&self) -> &'static [&'static str] {
         &[]
     }

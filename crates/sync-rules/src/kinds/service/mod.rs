@@ -215,6 +215,19 @@ impl ToHost for Services {
         is_closed || (allocation::is_exposed(&host) && !allocation::is_exposed(reduced))
     }
 
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        &["ports"]
+    }
+
+    fn without_foreign_fields(&self, desired: &Value, written: &Value) -> Option<Value> {
+        // They are merged by their numbers. One more would be a way in that the team does not know of.
+        let wanted = json::items(desired, &["spec", "ports"]);
+        let is_wanted = |port: &&Value| wanted.iter().any(|other| allocation::is_same_port(other, port));
+        let ports = json::items(written, &["spec", "ports"]);
+        let kept: Vec<&Value> = ports.iter().filter(is_wanted).collect();
+        (kept.len() < ports.len()).then(|| json!({"spec": {"ports": kept}}))
+    }
+
     fn narrows_at_once(&self) -> bool {
         true
     }
