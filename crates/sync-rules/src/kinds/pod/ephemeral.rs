@@ -161,15 +161,25 @@ fn check<'a>(
         host_pod.is_some_and(|pod| find(json::items(pod, &list), container).is_some())
     };
     let containers = json::items(pod, &["spec", LIST]).iter();
+    let translate = move |container: &Value, path: &str, issues: &mut FieldIssues| {
+        // The pod may run on a shared node, so it gets no capability of the class.
+        container::translate(environment, &[], container, path, true, issues)
+    };
+    // Variables of Services do not come to a pod that is on the host.
+    let of_services = environment.count_service_bytes();
+    let bytes_on_host = move |container: &Value, host: &Value| {
+        let bytes = count_bytes(host).saturating_sub(of_services);
+        bytes.max(count_bytes(container))
+    };
     let mut size = Size::of(without(pod).as_ref().unwrap_or(pod));
     // First: a team can change the order, and what is on the host stays there.
     for container in containers.clone().filter(|container| is_in(["spec", LIST], container)) {
-        size = size.with(container);
+        let host = translate(container, LIST, &mut FieldIssues::default());
+        size = size.with(container, bytes_on_host(container, &host));
     }
     containers.enumerate().map(move |(index, container)| {
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
-        // The pod may run on a shared node, so it gets no capability of the class.
-        let host = container::translate(environment, &[], container, &path, true, &mut issues);
+        let host = translate(container, &path, &mut issues);
         images::check_container(cache, container, format_args!("{path}"), &mut issues);
         let is_on_host = is_in(["spec", LIST], container);
         if !is_on_host {
@@ -177,7 +187,7 @@ fn check<'a>(
             if statuses.any(|list| is_in(["status", list], container)) {
                 issues.deny(format!("{path}.name"), NAME_TAKEN);
             }
-            let with_it = size.with(container);
+            let with_it = size.with(container, bytes_on_host(container, &host));
             if let Some(why) = with_it.excess_over(&size) {
                 issues.deny(path, why);
             }
@@ -213,7 +223,7 @@ struct Size {
     bytes: usize,
     /// Entries, for each limit in [`sizes::POD`].
     entries: Vec<usize>,
-    /// Bytes that ephemeral containers may still have, because the status of the pod can change often.
+    /// Bytes that ephemeral containers may still have on the host, because the status of the pod can change often.
     left_for_changes: usize,
 }
 
@@ -227,15 +237,15 @@ impl Size {
         }
     }
 
-    /// The size with one more ephemeral container.
-    fn with(&self, container: &Value) -> Self {
+    /// The size with one more ephemeral container, which has so many bytes on the host: there each has the variables of the API server.
+    fn with(&self, container: &Value, bytes_on_host: usize) -> Self {
         let more = json!({"spec": {LIST: [container]}});
         let bytes = count_bytes(&more["spec"]);
         let entries = self.entries.iter().zip(count_entries(&more));
         Self {
             bytes: self.bytes + bytes,
             entries: entries.map(|(known, more)| known + more).collect(),
-            left_for_changes: self.left_for_changes.saturating_sub(bytes),
+            left_for_changes: self.left_for_changes.saturating_sub(bytes_on_host),
         }
     }
 

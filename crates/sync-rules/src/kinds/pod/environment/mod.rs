@@ -85,6 +85,11 @@ impl<'a> Environment<'a> {
         }
     }
 
+    /// Bytes of the variables of Services in each container.
+    pub fn count_service_bytes(&self) -> usize {
+        self.services.variables.iter().map(services::bytes_of).sum()
+    }
+
     /// Variables of a container, each name once: the last of several definitions counts, as in a kubelet.
     pub fn variables(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
         let mut variables = Vec::new();

@@ -3,6 +3,7 @@
 use super::super::*;
 use super::class::{cache, name, pod};
 use super::late_denials::{LISTED, fields, limited, put_on_host, running};
+use crate::translation::sizes::count_bytes;
 
 fn names(object: &Value) -> Vec<&str> {
     let containers = json::items(object, &["spec", "ephemeralContainers"]).iter();
@@ -276,6 +277,23 @@ fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
         "what is there counts, whatever the order"
     );
     assert_eq!(fields(&placed.parts.left_out), ["spec.ephemeralContainers[0]"]);
+}
+
+/// Each has the variables of the API server there, which are ten times as long as a small container.
+#[test]
+fn ephemeral_containers_are_measured_as_the_host_has_them_where_the_status_changes_often() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let probe = json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["true"]}});
+    let many: Vec<Value> = (0..200)
+        .map(|number| json!({"name": format!("d{number}"), "image": "a"}))
+        .collect();
+    let main = json!({"name": "main", "image": "a", "readinessProbe": probe});
+    let tenant = pod(&json!({"containers": [main], "ephemeralContainers": many}));
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &tenant).unwrap();
+    let added = json::items(&object, &["spec", "ephemeralContainers"]);
+    let bytes: usize = added.iter().map(count_bytes).sum();
+    assert!((24 << 10..=32 << 10).contains(&bytes), "{bytes}");
+    assert!(!parts.left_out.is_empty());
 }
 
 #[test]
