@@ -139,7 +139,7 @@ async fn what_somebody_else_has_set_is_removed_from_what_is_reduced() {
     let host = stores.host(KindId::NetworkPolicy).get(&name).unwrap();
     let (sync, object) = (sync_of_kind(engine, KindId::NetworkPolicy, &name), tenant.object());
     for _ in ["the first time", "again"] {
-        sync.withdraw(&tenant, (&object, &object), &host, &[]).await.unwrap();
+        sync.withdraw(&tenant, (&*object, &*object), &host, &[]).await.unwrap();
         let sent = scripted.sent("host PATCH", &path);
         assert_eq!(sent.len(), 2, "{sent:?}");
         assert_eq!(sent[1]["spec"], json!({"egress": null}));
