@@ -146,6 +146,37 @@ async fn what_somebody_else_has_set_is_removed_from_what_is_reduced() {
     }
 }
 
+#[tokio::test]
+async fn a_service_without_a_selector_is_written_again_only_if_it_may_have_had_one() {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let (engine, id, name) = (&scripted.engine, KindId::Service, Name::new("team", "web"));
+    let spec = json!({"clusterIP": "10.96.7.7", "ports": [{"port": 80}]});
+    scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+    let path = format!("/services/{}", host_name(id, &name));
+    let reconcile = async || {
+        let outcome = engine.reconcile(&id.key(name.clone()), Instant::now(), true).await;
+        outcome.unwrap();
+        scripted.sent("host PATCH", &path)
+    };
+    let sent = reconcile().await;
+    assert_eq!(
+        sent[0]["metadata"]["annotations"][labels::ENDPOINTS],
+        labels::ENDPOINTS_OWN
+    );
+    assert!(sent[0]["spec"].get("selector").is_none());
+    assert_eq!(reconcile().await.len(), 1);
+    // As an earlier release has left it.
+    let store = engine.cache.stores.host(id);
+    let mut host = Value::clone(&store.get(&name).unwrap().object());
+    host["metadata"]["resourceVersion"] = "101".into();
+    let annotations = host["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove(labels::ENDPOINTS);
+    store.watched(name.clone(), Stored::from(host));
+    let sent = reconcile().await;
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(sent[1]["spec"]["selector"][labels::ENDPOINTS], labels::ENDPOINTS_OWN);
+}
+
 const LISTED: &str = "registry.example.com/app:1";
 const UNLISTED: &str = "docker.io/library/nginx:1";
 
