@@ -16,7 +16,7 @@ use super::{
     images, placement, status_changes,
 };
 use crate::{
-    model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
+    model::{Cache, DeniedField, KindId, denied_field, json, own_containers, resource::Name},
     translation::{
         fields::FieldIssues,
         sizes::{self, MAX_POD_SPEC_BYTES, MOST_EPHEMERAL_CONTAINERS, count_bytes},
@@ -156,9 +156,18 @@ fn check<'a>(
 ) -> impl Iterator<Item = Checked<'a>> {
     let host = cache.stores.host(KindId::Pod).get(name);
     let host_pod = host.map(|host| host.object());
+    let is_taken = {
+        let host_pod = host_pod.clone();
+        move |container: &Value| {
+            let name = json::text(container, &["name"]).unwrap_or_default();
+            let host_pod = host_pod.as_ref();
+            host_pod.is_some_and(|pod| own_containers::has_foreign(pod, name))
+        }
+    };
     let is_in = move |list: [&str; 2], container: &Value| {
         let host_pod = host_pod.as_ref();
-        host_pod.is_some_and(|pod| find(json::items(pod, &list), container).is_some())
+        let other = host_pod.and_then(|pod| find(json::items(pod, &list), container));
+        other.is_some_and(|other| other.get(own_containers::FOREIGN).is_none())
     };
     let containers = json::items(pod, &["spec", LIST]).iter();
     let translate = move |container: &Value, path: &str, issues: &mut FieldIssues| {
@@ -184,7 +193,7 @@ fn check<'a>(
         let is_on_host = is_in(["spec", LIST], container);
         if !is_on_host {
             let mut statuses = OTHER_STATUSES.into_iter();
-            if statuses.any(|list| is_in(["status", list], container)) {
+            if is_taken(container) || statuses.any(|list| is_in(["status", list], container)) {
                 issues.deny(format!("{path}.name"), NAME_TAKEN);
             }
             let with_it = size.with(container, bytes_on_host(container, &host));

@@ -255,6 +255,35 @@ fn the_name_of_a_container_of_the_platform_is_taken() {
     assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
 }
 
+/// The host would take it for the one that is there, and commands of the tenant would run in it.
+#[test]
+fn the_name_of_an_ephemeral_container_of_the_platform_is_taken() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let tenant = running(&json!({"ephemeralContainers": [{"name": "proxy", "image": "a"}]}));
+    let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"},
+        "spec": {"nodeName": "gpu-1", "ephemeralContainers": [{"name": "proxy", "image": "tools", "securityContext": {"privileged": true}}]},
+        "status": {"phase": "Running", "ephemeralContainerStatuses": [{"name": "proxy", "image": "tools", "state": {"running": {}}}]}});
+    trim_host(&mut host);
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &tenant).unwrap();
+    assert!(names(&object).is_empty());
+    assert_eq!(fields(&parts.left_out), ["spec.ephemeralContainers[0].name"]);
+    let observation = Observation {
+        tenant: &tenant,
+        host: &host,
+        in_sync: true,
+        denied: &[],
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let writes = Pods.sync_status(&cache, &name(), &observation);
+    let [TenantWrite::Status(status)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
+    let shown = json::items(status, &["ephemeralContainerStatuses"]);
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
+}
+
 #[test]
 fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
     let cache = cache(SchedulingMode::Host, |_| ());
