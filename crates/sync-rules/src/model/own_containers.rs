@@ -13,8 +13,9 @@ const LISTS: [(&str, &str); 3] = [
 const EPHEMERAL: &str = "ephemeralContainers";
 /// Field of an ephemeral container of a host pod, as the store keeps it: the platform has added it, as with `kubectl debug` on the host.
 pub const FOREIGN: &str = "foreign";
-/// Variable of the API server that each container of the tenant has on the host, and that nobody else gives to one: kubelets add it by themselves.
-const OF_TENANT: &str = "KUBERNETES_SERVICE_HOST";
+/// Variable that each container of the tenant has on the host, with those of its API server. Nobody else gives it to a container: kubelets add it by themselves,
+/// and webhooks of providers that set `KUBERNETES_SERVICE_HOST` leave it out.
+pub const OF_TENANT: &str = "KUBERNETES_PORT_443_TCP_PROTO";
 
 /// What the container of a host pod is that has a name in the tenant's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +125,17 @@ mod tests {
             trim_ephemeral(container.as_object_mut().unwrap());
             container
         };
-        let variables = json!([{"name": "A", "value": "1"}, {"name": OF_TENANT, "value": "10.96.0.49"}]);
+        let variables = json!([{"name": "A", "value": "1"}, {"name": OF_TENANT, "value": "tcp"}]);
         let own = trimmed(json!({"name": "debug", "image": "a", "env": variables}));
         assert_eq!(own, json!({"name": "debug"}));
         let of_platform = trimmed(json!({"name": "debug", "image": "a", "securityContext": {"privileged": true}}));
-        for (container, expected) in [(own, NamedContainer::Own), (of_platform, NamedContainer::Foreign)] {
+        let by_webhook = json!([{"name": "KUBERNETES_SERVICE_HOST", "value": "host.example.com"}]);
+        let changed = trimmed(json!({"name": "debug", "image": "a", "env": by_webhook}));
+        for (container, expected) in [
+            (own, NamedContainer::Own),
+            (of_platform, NamedContainer::Foreign),
+            (changed, NamedContainer::Foreign),
+        ] {
             let host = json!({"spec": {"ephemeralContainers": [container]},
                 "status": {"ephemeralContainerStatuses": [{"name": "debug", "state": {"running": {}}}]}});
             assert_eq!(find(&pod(), &host, "debug"), expected);

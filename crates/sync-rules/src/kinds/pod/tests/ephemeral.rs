@@ -284,6 +284,20 @@ fn the_name_of_an_ephemeral_container_of_the_platform_is_taken() {
     assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
 }
 
+/// Otherwise nobody would reach it.
+#[test]
+fn every_ephemeral_container_that_the_syncer_adds_is_known_as_the_tenants() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let variables =
+        ["KUBERNETES_SERVICE_HOST", own_containers::OF_TENANT].map(|name| json!({"name": name, "value": "own"}));
+    let tenant = pod(&json!({"enableServiceLinks": false, "ephemeralContainers": [
+        {"name": "plain", "image": "a"}, {"name": "with-variables", "image": "a", "env": variables}]}));
+    let mut host = Pods.translate(&cache, &name(), &tenant).unwrap().object;
+    trim_host(&mut host);
+    let kept = json!([{"name": "plain"}, {"name": "with-variables"}]);
+    assert_eq!(host["spec"]["ephemeralContainers"], kept);
+}
+
 #[test]
 fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
     let cache = cache(SchedulingMode::Host, |_| ());

@@ -24,7 +24,7 @@ pub(super) fn running(spec: &Value) -> Value {
 pub(super) fn put_on_host(cache: &Cache, version: u32, spec: &Value) {
     let mut host = json!({"metadata": {"name": "h", "resourceVersion": version.to_string()}, "spec": spec});
     json::each_mut(&mut host, "spec.ephemeralContainers[]", &mut |container| {
-        container["env"] = json!([{"name": "KUBERNETES_SERVICE_HOST", "value": "10.96.0.49"}]);
+        container["env"] = json!([{"name": own_containers::OF_TENANT, "value": "tcp"}]);
     });
     trim_host(&mut host);
     cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
