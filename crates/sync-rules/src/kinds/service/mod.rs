@@ -266,7 +266,10 @@ impl ToHost for Services {
     }
 
     fn record(&self, cache: &Cache, name: &Name, object: &Value) -> Option<(&'static str, &'static str)> {
-        let never_had_one = json::strings(object, &["spec", "selector"]).is_empty() && !may_have_endpoints(cache, name);
+        let selects = !json::strings(object, &["spec", "selector"]).is_empty();
+        // Reservations are made before the host's Services are listed, so one that is not in the store may be there.
+        let is_known = cache.stores.host(KindId::Service).is_listed();
+        let never_had_one = !selects && is_known && !may_have_endpoints(cache, name);
         never_had_one.then_some((labels::ENDPOINTS, labels::ENDPOINTS_OWN))
     }
 

@@ -65,6 +65,12 @@ fn a_service_that_may_have_lost_its_selector_before_selects_no_pod() {
     };
     let without = json!({"spec": {"ports": []}});
     let record = Some((labels::ENDPOINTS, labels::ENDPOINTS_OWN));
+    assert_eq!(
+        Services.record(&cache, &name, &without),
+        None,
+        "the host may have it already"
+    );
+    cache.stores.host(KindId::Service).set_listed();
     assert_eq!(Services.record(&cache, &name, &without), record, "it is new");
     let own = Some(json!(labels::ENDPOINTS_OWN));
     assert_eq!(selector_beside(1, &json!({}), &json!({})), own);

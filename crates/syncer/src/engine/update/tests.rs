@@ -150,6 +150,8 @@ async fn what_somebody_else_has_set_is_removed_from_what_is_reduced() {
 async fn a_service_without_a_selector_is_written_again_only_if_it_may_have_had_one() {
     let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
     let (engine, id, name) = (&scripted.engine, KindId::Service, Name::new("team", "web"));
+    let store = engine.cache.stores.host(id);
+    store.set_listed();
     let spec = json!({"clusterIP": "10.96.7.7", "ports": [{"port": 80}]});
     scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
     let path = format!("/services/{}", host_name(id, &name));
@@ -166,7 +168,6 @@ async fn a_service_without_a_selector_is_written_again_only_if_it_may_have_had_o
     assert!(sent[0]["spec"].get("selector").is_none());
     assert_eq!(reconcile().await.len(), 1);
     // As an earlier release has left it.
-    let store = engine.cache.stores.host(id);
     let mut host = Value::clone(&store.get(&name).unwrap().object());
     host["metadata"]["resourceVersion"] = "101".into();
     let annotations = host["metadata"]["annotations"].as_object_mut().unwrap();
