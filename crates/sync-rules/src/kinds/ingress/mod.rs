@@ -46,10 +46,7 @@ const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "Ingress", "
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
-    .watch_host(
-        HostNamespace::Workloads,
-        WatchSpec::synced(RESOURCE).trimmed(metadata::with_status),
-    )
+    .watch_host(HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))
     .with_tenant_rights(&[("ingresses/status", &["patch"])])
     .acting_without_pods()
     .depends_on(&[
@@ -61,6 +58,13 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
             cache.keys_that_may_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
         }),
     ]);
+
+/// Fields of the spec of a host Ingress that are the syncer's alone.
+const EXCLUSIVE: &[&str] = &["defaultBackend", "rules", "tls"];
+
+fn trim_host(ingress: &mut Value) {
+    metadata::with_fields_of_spec(ingress, EXCLUSIVE, metadata::with_status);
+}
 
 const SPEC: Fields = &[
     ("defaultBackend", Rule::Rewrite),
@@ -182,7 +186,7 @@ impl ToHost for Ingresses {
     }
 
     fn exclusive_fields(&self) -> &'static [&'static str] {
-        &["defaultBackend", "rules", "tls"]
+        EXCLUSIVE
     }
 
     fn narrows_at_once(&self) -> bool {
