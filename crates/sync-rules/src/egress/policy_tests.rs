@@ -185,6 +185,32 @@ fn an_ending_or_replaced_pod_is_no_endpoint() {
 }
 
 #[test]
+fn what_the_kubelet_of_a_node_reports_does_not_open_closed_addresses() {
+    let cache = cache();
+    let no_endpoint = "503 Service default/hook has no endpoint that is ready and one of your pods";
+    for address in [
+        "127.0.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "169.254.169.254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "fd00:ec2::254",
+        "64:ff9b::a9fe:a9fe",
+    ] {
+        pod(&cache, "hook", &json!({"app": "hook"}), address, "True");
+        let target = Target {
+            host: Host::Address(address.parse().unwrap()),
+            port: 80,
+        };
+        let way = go(&cache, &target.to_string());
+        assert!(way.starts_with("403 "), "{way}");
+        assert_eq!(go(&cache, "10.96.7.7:443"), no_endpoint, "{address}");
+        assert_eq!(go(&cache, "hook.default.svc:80"), no_endpoint, "{address}");
+    }
+}
+
+#[test]
 fn endpoints_that_the_tenant_writes_are_limited_to_allowed_addresses() {
     let cache = cache();
     service(
