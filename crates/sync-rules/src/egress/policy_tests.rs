@@ -115,6 +115,27 @@ fn targets_of_the_tenant_can_be_reached() {
 }
 
 #[test]
+fn connections_for_users_differ_from_those_of_the_api_server_itself() {
+    let cache = cache();
+    let is_for_users = |target: &str| {
+        let route = route(&cache, &locals(), &Target::parse(target).unwrap());
+        route.unwrap().is_for_users()
+    };
+    for target in ["gpu-1:10250", "10.244.1.7:9999", "10.30.1.2:5000"] {
+        assert!(is_for_users(target), "{target}");
+    }
+    for target in [
+        "127.0.0.1:8443",
+        "10.96.7.7:443",
+        "hook.default.svc:443",
+        "hooks.example.com:443",
+        "10.9.9.9:8443",
+    ] {
+        assert!(!is_for_users(target), "{target}");
+    }
+}
+
+#[test]
 fn other_targets_are_denied_with_a_reason() {
     let cache = cache();
     for (target, message) in [

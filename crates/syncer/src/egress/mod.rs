@@ -49,7 +49,7 @@ use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use local::Local;
-use places::{Place, Places, TUNNELS};
+use places::{Place, Places, TO_METRICS, TUNNELS};
 use resolver::Resolver;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -61,8 +61,8 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-/// All connections at a time: some are left for the syncer's own servers, on which the tenant's Services depend.
-const CONNECTIONS: usize = TUNNELS + 128;
+/// All connections at a time: some are left for admission, on which the tenant's Services depend.
+const CONNECTIONS: usize = TUNNELS + TO_METRICS + 128;
 /// Time in which a CONNECT must arrive.
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time in which an endpoint must take a connection.
@@ -119,9 +119,9 @@ struct Broker {
 
 /// What a connection is for, once it is made.
 enum Next {
-    Local(Local),
-    Kubelet(Name, Place),
-    Tunnel(TcpStream, Place),
+    Local(Local, Option<Place>),
+    Kubelet(Name, Option<Place>),
+    Tunnel(TcpStream, Option<Place>),
 }
 
 impl Egress {
@@ -212,7 +212,7 @@ impl Broker {
             return;
         };
         match next {
-            Next::Local(local) => self.local(stream, local).await,
+            Next::Local(local, _place) => self.local(stream, local).await,
             Next::Kubelet(node, _place) => self.kubelet.serve(engine, &node, stream).await,
             Next::Tunnel(mut far, _place) => serve::tunnel(&mut stream, &mut far).await,
         }
@@ -288,16 +288,15 @@ impl Broker {
     }
 
     async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, ConnectError> {
+        let place = self.places.take_for(target, &route)?;
         Ok(match route {
-            Route::Local(local) => Next::Local(local),
-            Route::Kubelet(node) => Next::Kubelet(node, self.places.take_for_kubelet(target)?),
+            Route::Local(local) => Next::Local(local, place),
+            Route::Kubelet(node) => Next::Kubelet(node, place),
             Route::Addresses(_, addresses) => {
-                let place = self.places.take(target)?;
                 let addresses = policy::without_platform(&self.platform, target, addresses)?;
                 Next::Tunnel(self.dial_any(target, &addresses).await?, place)
             }
             Route::External(target) => {
-                let place = self.places.take(&target)?;
                 let addresses = self.resolve(engine, &target).await?;
                 Next::Tunnel(self.dial_any(&target, &addresses).await?, place)
             }
