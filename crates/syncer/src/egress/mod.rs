@@ -10,6 +10,7 @@
 //! - [`berth_sync_rules::egress`] reads the target of a CONNECT and decides where it goes.
 //! - [`local`] has the syncer's own servers.
 //! - `places` limits how many connections there are.
+//! - `platform` knows the addresses of the host's API server.
 //! - `resolver` looks up the names of external hosts.
 //!
 //! Names are resolved here, once, and the addresses are checked before connecting. An error is in the status line,
@@ -17,6 +18,7 @@
 
 pub mod local;
 mod places;
+mod platform;
 mod resolver;
 
 use crate::{
@@ -50,9 +52,10 @@ use hyper_util::rt::TokioIo;
 use kube::Client;
 use local::Local;
 use places::{Place, Places, TO_METRICS, TUNNELS};
+use platform::Platform;
 use resolver::Resolver;
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -92,8 +95,8 @@ pub struct Settings {
     pub identity: IdentityFiles,
     /// Signs certificates for kubelets and for the syncer's own servers.
     pub authority: CertificateAuthority,
-    /// Addresses of the host's API server.
-    pub platform: Vec<IpAddr>,
+    /// Name or address of the host's API server.
+    pub platform: String,
 }
 
 /// A broker that listens and does not answer yet.
@@ -102,7 +105,7 @@ pub struct Egress {
     acceptor: Acceptor,
     certificates: Arc<Certificates>,
     locals: Locals<Local>,
-    platform: Vec<IpAddr>,
+    platform: Platform,
 }
 
 struct Broker {
@@ -110,7 +113,7 @@ struct Broker {
     certificates: Arc<Certificates>,
     kubelet: Kubelet,
     locals: Locals<Local>,
-    platform: Vec<IpAddr>,
+    platform: Platform,
     places: Places,
     resolver: Resolver,
     /// Endpoints take turns.
@@ -144,7 +147,7 @@ impl Egress {
             acceptor,
             certificates: Arc::new(Certificates::new(authority)),
             locals: Locals::default(),
-            platform,
+            platform: Platform::new(&platform),
         })
     }
 
@@ -193,11 +196,11 @@ impl Egress {
             resolver: Resolver::default(),
             turn: AtomicUsize::new(0),
         });
-        serve::accept(listener, CONNECTIONS, |stream| {
+        let accepting = serve::accept(listener, CONNECTIONS, |stream| {
             let (broker, engine) = (Arc::clone(&broker), Arc::clone(&engine));
             async move { broker.connection(&engine, stream).await }
-        })
-        .await;
+        });
+        tokio::join!(accepting, broker.platform.keep());
         Ok(())
     }
 }
@@ -293,7 +296,7 @@ impl Broker {
             Route::Local(local) => Next::Local(local, place),
             Route::Kubelet(node) => Next::Kubelet(node, place),
             Route::Addresses(_, addresses) => {
-                let addresses = policy::without_platform(&self.platform, target, addresses)?;
+                let addresses = policy::without_platform(&self.platform.addresses()?, target, addresses)?;
                 Next::Tunnel(self.dial_any(target, &addresses).await?, place)
             }
             Route::External(target) => {
@@ -312,8 +315,9 @@ impl Broker {
                 found.map_err(|error| ConnectError::unavailable(format!("{target}: {error}")))?
             }
         };
+        let platform = self.platform.addresses()?;
         for address in &addresses {
-            policy::check_external(engine.cache(), &self.platform, target, address.ip())?;
+            policy::check_external(engine.cache(), &platform, target, address.ip())?;
         }
         Ok(addresses)
     }
