@@ -70,6 +70,8 @@ const CONNECTIONS: usize = TUNNELS + TO_METRICS + 128;
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time in which an endpoint must take a connection.
 const CONNECT: Duration = Duration::from_secs(3);
+/// How long an endpoint may take nothing of what is sent to it. As long as something waits, it is not noticed that the API server has closed the connection.
+const STALLED: Duration = Duration::from_mins(5);
 /// Endpoints of a Service that are tried.
 const TRIES: usize = 3;
 
@@ -223,7 +225,7 @@ impl Broker {
 
     async fn local(&self, mut stream: TokioIo<Upgraded>, local: Local) {
         match local {
-            Local::At(address) => match dial(address).await {
+            Local::At(address) => match dial(address, STALLED).await {
                 Ok(mut far) => serve::tunnel(&mut stream, &mut far).await,
                 Err(error) => tracing::warn!(%error, "a server of the syncer does not answer"),
             },
@@ -327,7 +329,7 @@ impl Broker {
         let in_turn = addresses.iter().cycle().skip(turn % addresses.len().max(1));
         let mut why = "no endpoint".to_owned();
         for address in in_turn.take(addresses.len().min(TRIES)) {
-            match dial(*address).await {
+            match dial(*address, STALLED).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => why = error.kind().to_string(),
             }
@@ -339,11 +341,13 @@ impl Broker {
     }
 }
 
-async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
+/// Connects to an endpoint. The connection breaks once the endpoint has taken nothing of what waits for it for so long.
+async fn dial(address: SocketAddr, stalled: Duration) -> std::io::Result<TcpStream> {
     let stream = tokio::time::timeout(CONNECT, TcpStream::connect(address))
         .await
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     sockets::tune(&stream);
+    sockets::limit_stall(&stream, stalled);
     Ok(stream)
 }
 
@@ -368,4 +372,24 @@ fn response(error: ConnectError) -> Response<Body> {
         response.extensions_mut().insert(reason);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_connection_to_an_endpoint_that_reads_nothing_breaks() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limit = Duration::from_secs(1);
+        let (stream, accepted) = tokio::join!(dial(address, limit), listener.accept());
+        let (mut read, mut write) = stream.unwrap().into_split();
+        let writing = tokio::spawn(async move { while write.write_all(&[1; 16 << 10]).await.is_ok() {} });
+        let ended = tokio::time::timeout(30 * limit, read.read(&mut [0])).await;
+        assert!(ended.is_ok(), "the connection is kept");
+        writing.abort();
+        drop(accepted);
+    }
 }
