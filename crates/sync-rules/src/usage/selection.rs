@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Most bytes of both selectors: they are compared with each pod of the tenant, on the thread that also carries streams.
+const LONGEST: usize = 4 << 10;
+
 /// What a list is limited to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -31,6 +34,9 @@ impl Selection {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(labels: &str, fields: &str) -> Result<Self, String> {
+        if labels.len() + fields.len() > LONGEST {
+            return Err(format!("selectors may have at most {LONGEST} bytes here"));
+        }
         Ok(Self {
             labels: parts(labels).map(requirement).collect::<Result<_, _>>()?,
             fields: field_parts(fields).map(field).collect::<Result<_, _>>()?,
@@ -183,6 +189,14 @@ mod tests {
         assert!(!selects("", "metadata.namespace!=shop"));
         assert!(Selection::parse("", "spec.nodeName=a").is_err());
         assert!(Selection::parse("", "metadata.name").is_err());
+    }
+
+    #[test]
+    fn selectors_that_are_long_to_compare_are_rejected() {
+        let of = |count: usize| vec!["!none"; count].join(",");
+        assert!(Selection::parse(&of(600), "").is_ok());
+        assert!(Selection::parse(&of(1000), "").is_err());
+        assert!(Selection::parse(&of(600), &format!("metadata.name={}", "a".repeat(1000))).is_err());
     }
 
     #[test]
