@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// at once.
 pub(crate) const BUFFER: usize = 64 << 10;
 
-/// How long the far end of a tunnel may go on after the near one has finished sending.
+/// How long the far end of a tunnel may be silent after the near one has finished sending.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// Bytes of the longest head of a request. The URL of `kubectl exec` has the whole command, and the `http` crate allows it 64 KiB.
@@ -134,16 +134,18 @@ where
 }
 
 /// Carries bytes both ways until both ends have finished sending, or one is gone. The `near` end is that of the API server, which closes a connection
-/// as a whole: the far end, which may be a user's pod, keeps it for [`LINGER`] at most.
+/// as a whole and takes nothing more then. So the far end, which may be a user's pod, keeps it for [`LINGER`] at most. If the near end still takes
+/// what comes, the answer may be as long as it likes.
 pub async fn tunnel(near: &mut (impl AsyncRead + AsyncWrite + Unpin), far: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
-    let ended = Notify::new();
+    let (ended, taken) = (Notify::new(), Notify::new());
     let mut near = Near {
         stream: near,
         ended: &ended,
+        taken: &taken,
     };
     let is_left = async {
         ended.notified().await;
-        tokio::time::sleep(LINGER).await;
+        while tokio::time::timeout(LINGER, taken.notified()).await.is_ok() {}
     };
     tokio::select! {
         carried = tokio::io::copy_bidirectional_with_sizes(&mut near, far, BUFFER, BUFFER) => {
@@ -155,10 +157,11 @@ pub async fn tunnel(near: &mut (impl AsyncRead + AsyncWrite + Unpin), far: &mut 
     }
 }
 
-/// The near end of a tunnel, which says when it has finished sending.
+/// The near end of a tunnel, which says when it has finished sending, and when it has taken something.
 struct Near<'a, S> {
     stream: &'a mut S,
     ended: &'a Notify,
+    taken: &'a Notify,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Near<'_, S> {
@@ -175,7 +178,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Near<'_, S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Near<'_, S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.get_mut().stream).poll_write(context, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            this.taken.notify_one();
+        }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -238,19 +246,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_no_tunnel_and_an_answer_may_come_a_little_later() {
+    async fn a_pod_that_sends_now_and_then_does_not_keep_such_a_tunnel() {
+        let (api_server, mut pod, carrying) = tunneled();
+        drop(api_server);
+        let sending = async {
+            while pod.write_all(b"still here").await.is_ok() {
+                tokio::time::sleep(LINGER / 2).await;
+            }
+        };
+        let ended = tokio::time::timeout(4 * LINGER, async { tokio::join!(carrying, sending) }).await;
+        assert!(ended.is_ok(), "the tunnel is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_no_tunnel_and_a_long_answer_may_come_later() {
         let (mut api_server, mut pod, carrying) = tunneled();
         tokio::time::sleep(100 * LINGER).await;
         api_server.write_all(b"ask").await.unwrap();
         api_server.shutdown().await.unwrap();
         let mut asked = Vec::new();
         pod.read_to_end(&mut asked).await.unwrap();
-        tokio::time::sleep(LINGER / 2).await;
-        pod.write_all(b"answer").await.unwrap();
+        for part in [b"a ", b"lo", b"ng", b" a", b"ns", b"we", b"r."] {
+            tokio::time::sleep(LINGER / 2).await;
+            pod.write_all(part).await.unwrap();
+        }
         drop(pod);
         let mut answer = Vec::new();
         api_server.read_to_end(&mut answer).await.unwrap();
-        assert_eq!((asked.as_slice(), answer.as_slice()), (&b"ask"[..], &b"answer"[..]));
+        assert_eq!(
+            (asked.as_slice(), answer.as_slice()),
+            (&b"ask"[..], &b"a long answer."[..])
+        );
         carrying.await.unwrap();
     }
 
