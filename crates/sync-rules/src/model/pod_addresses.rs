@@ -57,14 +57,10 @@ pub fn is_ready(pod: &Value) -> bool {
 }
 
 /// Whether a pod can have an address. Kubelets report addresses, and who is root on a node can be its kubelet: the syncer must not connect to itself or
-/// to the metadata service of its own node, whatever is reported.
+/// to the metadata service of its own node, whatever is reported. Nor to a form of an IPv4 address, which a translator can lead to those that are closed.
 fn may_be_of_pod(address: IpAddr) -> bool {
-    let is_form_of_v4 = matches!(address, IpAddr::V6(v6) if v6.to_ipv4().is_some());
-    let mut closed = ranges::never_open().chain(ranges::never_open().filter_map(ranges::behind_nat64));
-    !(is_form_of_v4
-        || address.is_unspecified()
-        || address.is_multicast()
-        || closed.any(|network| network.contains(&address)))
+    let mut closed = ranges::never_open().chain(ranges::FORMS_OF_V4.iter().copied());
+    !(address.is_unspecified() || address.is_multicast() || closed.any(|network| network.contains(&address)))
 }
 
 /// The addresses of a host pod. A finished pod has none: the network may have given them to another tenant's pod. A pod
@@ -133,11 +129,14 @@ mod tests {
             "fe80::1",
             "ff02::1",
             "fd00:ec2::254",
-            // Forms of IPv4 addresses, also behind a translator.
+            // Forms of IPv4 addresses, also behind translators.
             "::ffff:127.0.0.1",
             "::ffff:10.0.0.1",
             "::127.0.0.1",
             "64:ff9b::a9fe:a9fe",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
         ] {
             assert!(of(reported).is_empty(), "{reported}");
         }
