@@ -70,8 +70,8 @@ const CONNECTIONS: usize = TUNNELS + TO_METRICS + 128;
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time in which an endpoint must take a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long an endpoint may take nothing of what is sent to it. As long as something waits, it is not noticed that the API server has closed the connection. An endpoint whose node
-/// is gone is noticed after the same time.
+/// How long an endpoint may take nothing of what is sent to it: as long as something waits, it is not noticed that the API server has closed the
+/// connection. An endpoint whose node is gone is noticed after the same time.
 const STALLED: Duration = Duration::from_mins(2);
 /// Endpoints of a Service that are tried.
 const TRIES: usize = 3;
