@@ -8,7 +8,7 @@
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
 //! | `rules[].http.paths[]` | copied if no controller can take them for configuration: see `paths` |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
-//! | a Service to which a change no longer leads | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
+//! | a Service to which a change no longer leads, and networks that may no longer connect | are lost at once, also if the rest of the change waits for its turn, has no room or is refused: see `narrow` |
 //! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's; the Secret is synced as well |
 //! | anything else | denied by name |
@@ -16,6 +16,7 @@
 
 pub mod annotations;
 pub mod class;
+mod narrow;
 pub mod paths;
 pub mod settings;
 
@@ -194,7 +195,7 @@ impl ToHost for Ingresses {
     }
 
     fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
-        backend::narrowed(desired, live, &SERVICES)
+        narrow::narrowed(desired, live)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value, _host: &Value) -> WhenDenied {
