@@ -5,6 +5,7 @@ use std::fs;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::KubeDuration;
+use berth_runtime::client;
 use clap::Args;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -13,7 +14,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use crate::error::Error;
+use crate::error::{Error, describe};
 use crate::host::{HostArguments, limited};
 use crate::output::{print_line, print_text};
 use crate::user_config::cluster::Cluster;
@@ -61,7 +62,7 @@ pub(crate) async fn expiring_kubeconfig(
     let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let config = limited(config.map_err(|error| unusable(&error))?);
-    let client = Client::try_from(config).map_err(|error| unusable(&error))?;
+    let client = client::for_person_in_tenant(config).map_err(|error| unusable(&error))?;
     let value = service_account_kubeconfig(&client, &cluster, namespace, name, seconds).await?;
     document::render(&value).map_err(Error::Output)
 }
@@ -94,7 +95,12 @@ async fn service_account_kubeconfig(
     let answer = accounts
         .create_token_request(name, &PostParams::default(), &request)
         .await;
-    let answer = answer.map_err(|error| Error::SignIn(format!("cannot get a token of the ServiceAccount: {error}")))?;
+    let answer = answer.map_err(|error| {
+        Error::SignIn(format!(
+            "cannot get a token of the ServiceAccount: {}",
+            describe(&error)
+        ))
+    })?;
     let status = answer.status.unwrap_or_default();
     let token = status.token.filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| Error::SignIn(format!("the API server gave no token for {namespace}/{name}")))?;
@@ -141,6 +147,9 @@ fn find_cluster(kubeconfig: &Kubeconfig) -> Result<Cluster, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     #[test]
     fn lifetimes_are_those_that_api_servers_give() {
@@ -178,6 +187,35 @@ mod tests {
         assert!(!value.to_string().contains("a2V5"));
         let again = Kubeconfig::from_yaml(&value.to_string()).unwrap();
         assert_eq!(again.current_context.as_deref(), Some("vision"));
+    }
+
+    /// Who can change the kubeconfig of a tenant can lead it to a server that fills the memory of this machine.
+    #[tokio::test]
+    async fn an_answer_without_end_is_not_read_to_its_end() {
+        berth_runtime::install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n";
+            let _ = stream.write_all(head).await;
+            let part = vec![b' '; 1 << 16];
+            // The client hangs up before all of them are sent.
+            for _ in 0..1024 {
+                if stream.write_all(&part).await.is_err() {
+                    break;
+                }
+            }
+        });
+        let kubeconfig = Kubeconfig::from_yaml(&format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n\
+             clusters: [{{name: a, cluster: {{server: 'http://{address}'}}}}]\nusers: [{{name: a, user: {{token: t}}}}]\n"
+        ));
+        let asked = expiring_kubeconfig(kubeconfig.unwrap(), ("ci", "deploy"), 3600);
+        let answer = tokio::time::timeout(Duration::from_mins(1), asked).await;
+        let error = answer.expect("reading ends").unwrap_err().to_string();
+        assert!(error.contains("length limit exceeded"), "{error}");
     }
 
     #[test]
