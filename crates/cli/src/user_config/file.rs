@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -151,10 +151,16 @@ fn change<T>(path: &Path, change: impl FnOnce(&mut Value) -> Result<T, Error>) -
         write_atomic(&real, text.as_bytes(), mode)?;
         if let Some(metadata) = metadata {
             // Only root can give a file away. For others the new file is theirs, as the folder is.
-            let _ = std::os::unix::fs::chown(&real, Some(metadata.uid()), Some(metadata.gid()));
+            let _ = give_to_owner_of(&metadata, &real);
         }
     }
     Ok(result)
+}
+
+/// Gives a file to the owner of another one. A symbolic link that somebody has put in its place meanwhile is not followed: who owns the folder would
+/// get any file of this machine from root.
+fn give_to_owner_of(metadata: &fs::Metadata, path: &Path) -> io::Result<()> {
+    lchown(path, Some(metadata.uid()), Some(metadata.gid()))
 }
 
 /// The file behind a symbolic link, even if it does not exist yet.
@@ -269,6 +275,16 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
         fs::write(folder.path().join("new/config.lock"), "").unwrap();
         assert!(change(&file, set).unwrap_err().to_string().contains("config.lock"));
+    }
+
+    #[test]
+    fn a_link_that_takes_the_place_of_the_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("config"), folder.path().join("link"));
+        fs::write(&file, "").unwrap();
+        // Nothing is there, so that following it would fail.
+        std::os::unix::fs::symlink("missing", &link).unwrap();
+        give_to_owner_of(&fs::metadata(&file).unwrap(), &link).unwrap();
     }
 
     #[test]
