@@ -83,12 +83,22 @@ impl Drop for SourceSlot {
     }
 }
 
-/// What counts as one source: an IPv4 address, or an IPv6 network of /64.
+/// What counts as one source: an IPv4 address, also one that was translated, or an IPv6 network of /64.
 fn source_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V6(v6) if is_translated(v6) => v6.into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & V6_NETWORK).into(),
         v4 @ IpAddr::V4(_) => v4,
     }
+}
+
+/// Whether a translator before the gateway has made the address of that of an IPv4 client: it is in the network 64:ff9b::/96 (RFC 6052), or in
+/// 64:ff9b:1::/48 (RFC 8215). All IPv4 clients are in one network of /64 then, in which one client would have the places of all.
+fn is_translated(address: Ipv6Addr) -> bool {
+    matches!(
+        address.segments(),
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..]
+    )
 }
 
 #[cfg(test)]
@@ -125,6 +135,14 @@ mod tests {
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        for network in ["64:ff9b::", "64:ff9b:1:2::"] {
+            assert_ne!(
+                source(&format!("{network}192.0.2.1")),
+                source(&format!("{network}192.0.2.2")),
+                "{network}"
+            );
+        }
+        assert_eq!(source("64:ff9b:2::192.0.2.1"), source("64:ff9b:2::192.0.2.2"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
     }
 }
