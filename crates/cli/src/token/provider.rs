@@ -69,9 +69,11 @@ pub(super) fn check_page(url: &str) -> Result<(), String> {
     if !url.starts_with("https://") || !url.chars().all(is_plain) || url.contains('#') {
         return Err("is not a plain URL that begins with https://".into());
     }
-    let uri: Result<Uri, _> = url.parse();
-    match uri {
-        Ok(uri) if uri.host().is_some_and(|host| !host.is_empty()) => Ok(()),
+    let uri: Uri = url.parse().map_err(|_| "is not a URL")?;
+    match uri.authority() {
+        // It would look like the host.
+        Some(authority) if authority.as_str().contains('@') => Err("has a user before its host".into()),
+        Some(authority) if !authority.host().is_empty() => Ok(()),
         _ => Err("is not a URL".into()),
     }
 }
@@ -345,6 +347,7 @@ mod tests {
             "https://id.example.com/\u{1b}[2J",
             "https://id.example.com/\nCode: 1",
             "https://id.example.com/#x",
+            "https://id.example.com@evil.example.com/auth",
             "https://\u{202e}moc.elpmaxe",
         ] {
             assert!(check_page(other).is_err(), "{other:?}");
