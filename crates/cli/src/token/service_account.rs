@@ -1,6 +1,7 @@
 //! Kubeconfigs for machines: with a token of a ServiceAccount in the tenant, whose lifetime its API server enforces.
 
 use std::fs;
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,9 +17,10 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, describe};
 use crate::host::{HostArguments, limited};
-use crate::output::{print_line, print_text};
+use crate::output::print_text;
 use crate::user_config::cluster::Cluster;
 use crate::user_config::document;
+use crate::user_config::file::print_or_write;
 
 /// Shortest lifetime in seconds that API servers give.
 const SHORTEST: i64 = 600;
@@ -32,13 +34,16 @@ pub(crate) struct ServiceAccountArguments {
     /// How long the token is valid: at least 10m. The API server may shorten it.
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_ttl)]
     ttl: i64,
+    /// Write it to this file, which only you can read, in place of stdout.
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
 }
 
 pub(super) async fn run(host: &HostArguments, arguments: &ServiceAccountArguments) -> Result<(), Error> {
     // Before anything is read, so that wrong arguments are reported first.
     let account = read_account(&arguments.account)?;
     let text = expiring_kubeconfig(host.read_for_tenant()?, account, arguments.ttl).await?;
-    print_line(format_args!("{}", text.trim_end()))
+    print_or_write(&text, arguments.output_file.as_deref(), &arguments.account)
 }
 
 /// Namespace and name of a ServiceAccount, from `NAMESPACE/NAME`.
@@ -157,6 +162,14 @@ mod tests {
         for bad in ["", "9m", "x", "-1h"] {
             assert!(parse_ttl(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_token_need_not_go_through_a_shell_into_a_file_that_others_read() {
+        use clap::Parser as _;
+        let line = "berth token service-account ci/deploy --output-file deploy.yaml";
+        let arguments = crate::args::Arguments::try_parse_from(line.split(' '));
+        assert!(arguments.is_ok());
     }
 
     #[test]

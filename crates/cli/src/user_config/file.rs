@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::document::{self, Server};
 use crate::error::Error;
+use crate::output::{print_line, print_text};
 
 /// Mode of a new kubeconfig: it has keys.
 const MODE: u32 = 0o600;
@@ -29,6 +30,19 @@ pub(crate) fn user_paths() -> Vec<PathBuf> {
         all.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
     }
     all
+}
+
+/// Prints a kubeconfig, or writes it to a file that only the user can read. `of` is what it is of.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn print_or_write(text: &str, file: Option<&Path>, of: &str) -> Result<(), Error> {
+    let Some(path) = file else {
+        return print_line(format_args!("{}", text.trim_end()));
+    };
+    write_atomic(path, text.as_bytes(), MODE)?;
+    print_text(format_args!("The kubeconfig of {of} is in {}.", path.display()));
+    Ok(())
 }
 
 /// The kubeconfigs of the user, as kubectl finds them.
@@ -275,6 +289,17 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
         fs::write(folder.path().join("new/config.lock"), "").unwrap();
         assert!(change(&file, set).unwrap_err().to_string().contains("config.lock"));
+    }
+
+    #[test]
+    fn a_kubeconfig_that_is_written_is_private_also_in_place_of_one_that_others_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deploy.yaml");
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        print_or_write("token: t\n", Some(&file), "ci/deploy").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "token: t\n");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
     }
 
     #[test]
