@@ -11,7 +11,7 @@ const USAGE: u8 = 2;
 pub(crate) const NOT_FOUND: u8 = 3;
 /// Exit status: `--timeout` is over.
 const TIMEOUT: u8 = 4;
-/// Most bytes of what an API server says about an error.
+/// Most bytes of an error of a request.
 const MAX_MESSAGE: usize = 16 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -131,13 +131,14 @@ fn advise(error: &kube::Error) -> &'static str {
     }
 }
 
-/// An error of a request: what the API server says, or else the error with all its causes. What it says is one line, and cut: a webhook of a tenant
-/// may have written it, or a server that sends something else than errors.
+/// An error of a request: what the API server says, or else the error with all its causes. It is one line, and cut: a webhook of a tenant may have
+/// written it, or a server that sends something else than errors, and the error of an answer that cannot be read repeats a part of it.
 pub(crate) fn describe(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return one_line(&printable_start(&status.message, MAX_MESSAGE));
-    }
-    with_causes(error)
+    let text = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => with_causes(other),
+    };
+    one_line(&printable_start(&text, MAX_MESSAGE))
 }
 
 /// An error with all its causes.
@@ -184,6 +185,15 @@ mod tests {
             "denied\u{fffd}error: run sh\u{fffd}\u{fffd}[2J"
         );
         assert_eq!(text("x".repeat(MAX_MESSAGE + 1)).len(), MAX_MESSAGE);
+        // An answer that is something else repeats it as well.
+        let answer = format!("\"\\n{}\"", "x".repeat(MAX_MESSAGE));
+        let unreadable = serde_json::from_str::<u8>(&answer).unwrap_err();
+        let shown = describe(&kube::Error::SerdeError(unreadable));
+        assert!(
+            shown.contains("xxx") && shown.len() <= MAX_MESSAGE,
+            "{} bytes",
+            shown.len()
+        );
     }
 
     #[test]
