@@ -44,13 +44,18 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
 const CHANGED: &str = "which Berth does not write, so somebody else changed the Secret: do not use it. Control writes it again within \
                        minutes; delete the Secret for it to do so at once";
 
-/// Parses a kubeconfig of a tenant that has nothing but what control writes. It comes out of a Secret in a namespace of the team, and the
-/// one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
-/// checks of TLS.
+/// Writes a kubeconfig of a tenant again, which must have nothing but what control writes. It comes out of a Secret in a namespace of the team, and
+/// the one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
+/// checks of TLS. Nobody uses the text itself: parsers of other programs may find more in it than was checked. For that of kubectl, a mapping that is
+/// merged in (`<<`) replaces the fields before it.
 ///
 /// # Errors
 /// It cannot be parsed, or it has something else: the text says what, and what to do.
-pub(crate) fn parse_tenant(text: &str) -> Result<Value, String> {
+pub(crate) fn rewrite_tenant(text: &str) -> Result<String, String> {
+    render(&parse_tenant(text)?)
+}
+
+fn parse_tenant(text: &str) -> Result<Value, String> {
     // kubectl reads YAML 1.1, in which U+0085, U+2028 and U+2029 end a line, and so a comment. For this parser they are ordinary characters:
     // it would not see the fields behind them.
     if let Some(letter) = text.chars().find(|letter| !matches!(letter, ' '..='~' | '\n')) {
