@@ -32,16 +32,16 @@ pub(crate) fn user_paths() -> Vec<PathBuf> {
     all
 }
 
-/// Prints a kubeconfig, or writes it to a file that only the user can read. `of` is what it is of.
+/// Prints a kubeconfig, or writes it to a file that only the user can read. `name` is that of the tenant or ServiceAccount that it is for.
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn print_or_write(text: &str, file: Option<&Path>, of: &str) -> Result<(), Error> {
+pub(crate) fn print_or_write(text: &str, file: Option<&Path>, name: &str) -> Result<(), Error> {
     let Some(path) = file else {
         return print_line(format_args!("{}", text.trim_end()));
     };
     write_atomic(path, text.as_bytes(), MODE)?;
-    print_text(format_args!("The kubeconfig of {of} is in {}.", path.display()));
+    print_text(format_args!("The kubeconfig of {name} is in {}.", path.display()));
     Ok(())
 }
 
