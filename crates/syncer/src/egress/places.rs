@@ -69,7 +69,7 @@ impl Places {
             Route::Local(Local::At(_)) => return Ok(None),
             Route::Local(Local::Routes(..)) => self.take_for_metrics(target),
             Route::Kubelet(_) => self.take_for_kubelet(target),
-            route if route.is_for_users() => self.take_for_pod(target),
+            Route::Addresses(..) if route.is_for_users() => self.take_for_pod(target),
             Route::Addresses(..) | Route::External(_) => self.take(target),
         };
         place.map(Some)
