@@ -232,11 +232,12 @@ pub const CREATED_BY: &str = "berth.dev/created-by";
 /// Set by: Berth.
 pub const USER_QUOTA_GATE: &str = "berth.dev/user-quota";
 /// Selectors of Services on the host: no pod has this label, so that a Service has none: its endpoints change too often, the tenant has not stored it yet, or it has lost its selector.
+/// Annotation of Services without a selector on the host: they never had one there.
 /// Set by: Berth.
 pub const ENDPOINTS: &str = "berth.dev/endpoints";
 /// Value of [`ENDPOINTS`] for a while.
 pub const ENDPOINTS_NONE: &str = "none";
-/// Value of [`ENDPOINTS`] of a Service that had a selector, and whose endpoints the tenant makes itself by now.
+/// Value of [`ENDPOINTS`] of a Service whose endpoints the tenant makes itself: in a selector, that it may have had another one before.
 pub const ENDPOINTS_OWN: &str = "own";
 /// Annotation: namespace of the tenant object that a host object stands for.
 /// Set by: Berth.
@@ -380,6 +381,10 @@ pub const SNAPSHOT_TRIGGER: &str = "berth.dev/snapshot-trigger";
 /// Label of `TenantSnapshot`s that Berth has created: the tenant, by the name of its `TenantCluster`.
 /// Set by: Berth.
 pub const SNAPSHOT_TENANT: &str = "berth.dev/snapshot-tenant";
+
+/// Annotation on a `VolumeSnapshot` on the host: when its claim was created (RFC 3339), and what that used. Usage is counted by it once the claim is gone.
+/// Set by: Berth.
+pub const SNAPSHOT_SOURCE: &str = "berth.dev/snapshot-source";
 
 /// Label of `UsageRecord`s: the month, in UTC, as `YYYY-MM`.
 /// Set by: Berth.

@@ -3,12 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
+use berth_api::text::{one_line, printable_start};
+
 /// Exit status: the arguments are wrong. clap uses the same.
 const USAGE: u8 = 2;
 /// Exit status: what was named does not exist, or the local host cluster is not up.
 pub(crate) const NOT_FOUND: u8 = 3;
 /// Exit status: `--timeout` is over.
 const TIMEOUT: u8 = 4;
+/// Most bytes of an error of a request.
+const MAX_MESSAGE: usize = 16 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -127,12 +131,14 @@ fn advise(error: &kube::Error) -> &'static str {
     }
 }
 
-/// An error of a request: what the API server says, or else the error with all its causes.
+/// An error of a request: what the API server says, or else the error with all its causes. It is one line, and cut: a webhook of a tenant may have
+/// written it, or a server that sends something else than errors, and the error of an answer that cannot be read repeats a part of it.
 pub(crate) fn describe(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return status.message.clone();
-    }
-    with_causes(error)
+    let text = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => with_causes(other),
+    };
+    one_line(&printable_start(&text, MAX_MESSAGE))
 }
 
 /// An error with all its causes.
@@ -163,6 +169,31 @@ mod tests {
         assert_eq!(Error::NoCluster("x".into()).exit_code(), 3);
         assert_eq!(Error::Timeout(text()).exit_code(), 4);
         assert_eq!(Error::Unanswered(text()).exit_code(), 1);
+    }
+
+    #[test]
+    fn what_an_api_server_says_forges_no_line_and_fills_no_screen() {
+        let text = |message: String| {
+            let status = kube::core::Status {
+                message,
+                ..Default::default()
+            };
+            describe(&kube::Error::Api(Box::new(status)))
+        };
+        assert_eq!(
+            text("denied\nerror: run sh\u{202e}\x1b[2J".into()),
+            "denied\u{fffd}error: run sh\u{fffd}\u{fffd}[2J"
+        );
+        assert_eq!(text("x".repeat(MAX_MESSAGE + 1)).len(), MAX_MESSAGE);
+        // An answer that is something else repeats it as well.
+        let answer = format!("\"\\n{}\"", "x".repeat(MAX_MESSAGE));
+        let unreadable = serde_json::from_str::<u8>(&answer).unwrap_err();
+        let shown = describe(&kube::Error::SerdeError(unreadable));
+        assert!(
+            shown.contains("xxx") && shown.len() <= MAX_MESSAGE,
+            "{} bytes",
+            shown.len()
+        );
     }
 
     #[test]

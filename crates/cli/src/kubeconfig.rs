@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_process::write_atomic;
 use clap::Args;
 
 use crate::completion;
 use crate::error::Error;
 use crate::host::HostArguments;
-use crate::output::{print_line, print_text};
+use crate::output::print_text;
 use crate::tenant;
 use crate::tenant_kubeconfig::{self, TenantKubeconfig};
 use crate::token::service_account::{expiring_kubeconfig, parse_ttl, read_account};
+use crate::user_config::file::print_or_write;
 use crate::user_config::read::read_text;
 
 #[derive(Debug, Args)]
@@ -48,13 +48,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &KubeconfigArguments) -
             .map_err(|error| Error::Failed(format!("the kubeconfig of {name} cannot be read: {error}")))?;
         text = expiring_kubeconfig(administrators, account, ttl).await?;
     }
-    match &arguments.output_file {
-        None => print_line(format_args!("{}", text.trim_end()))?,
-        Some(path) => {
-            write_atomic(path, text.as_bytes(), 0o600)?;
-            print_text(format_args!("The kubeconfig of {name} is in {}.", path.display()));
-        }
-    }
+    print_or_write(&text, arguments.output_file.as_deref(), &name.to_string())?;
     if let Some(issuer) = issuer {
         print_text(format_args!("· it holds no secret: kubectl signs you in at {issuer}"));
     }

@@ -9,7 +9,7 @@ use kube::{Client, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::error::{Error, failed, is_forbidden};
+use crate::error::{Error, describe, failed, is_forbidden};
 use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, print_line, print_note};
 use crate::suggest;
@@ -281,11 +281,12 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
         ))
     })?;
     let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &name.namespace);
-    let secret = secrets.get(&reference.name).await.map_err(|error| match error {
-        kube::Error::Api(answer) if answer.code == 403 => {
-            Error::Failed(describe_forbidden(name, tenant, &reference.name, &answer.message))
+    let secret = secrets.get(&reference.name).await.map_err(|error| {
+        if is_forbidden(&error) {
+            Error::Failed(describe_forbidden(name, tenant, &reference.name, &describe(&error)))
+        } else {
+            failed("read the kubeconfig")(error)
         }
-        error => failed("read the kubeconfig")(error),
     })?;
     let text = secret.data.and_then(|mut data| data.remove(KUBECONFIG_KEY));
     let text = text.and_then(|text| String::from_utf8(text.0).ok());
@@ -295,14 +296,12 @@ pub(crate) async fn read_kubeconfig(host: &Host, name: &TenantName, tenant: &Ten
             name.namespace, reference.name
         ))
     })?;
-    let checked = document::parse(&text).and_then(|document| document::check_tenant(&document));
-    checked.map_err(|error| {
+    document::rewrite_tenant(&text).map_err(|error| {
         Error::Failed(format!(
             "the kubeconfig in the Secret {}/{} cannot be used: {error}",
             name.namespace, reference.name
         ))
-    })?;
-    Ok(text)
+    })
 }
 
 /// What somebody can do who may not read the Secret with the kubeconfig of the administrators.

@@ -130,9 +130,13 @@ fn build(name: &str, endpoint: &str, published: &KubeconfigStatus) -> Result<Val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tests::host_of;
     use crate::token::exec::tests::arguments_with;
     use berth_pki::CertificateAuthority;
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
+    use std::convert::Infallible;
     use std::time::Duration;
 
     const ENDPOINT: &str = "https://vision.team.clusters.example.com";
@@ -254,6 +258,35 @@ mod tests {
         assert!(scope.starts_with("kubeconfig.scopes: "), "{scope}");
         let elsewhere = error(&|one| one.sign_in.redirect_url = Some("http://example.com".into()));
         assert!(elsewhere.starts_with("kubeconfig.redirectURL: "), "{elsewhere}");
+    }
+
+    /// Other programs read the text, and their parsers differ.
+    #[tokio::test]
+    async fn of_the_kubeconfig_of_the_administrators_only_what_was_checked_is_given_on() {
+        let written = document::render(&json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "vision",
+            "clusters": [{"name": "vision", "cluster": {"server": ENDPOINT}}],
+            "users": [{"name": "vision", "user": {"client-key-data": "a2V5"}}],
+            "contexts": [{"name": "vision", "context": {"cluster": "vision", "user": "vision"}}],
+        }))
+        .unwrap();
+        let changed = format!("---\n# users: evil\n{written}# the end\n");
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vision-kubeconfig", "namespace": "team"},
+            "data": {"kubeconfig": STANDARD.encode(changed)},
+        });
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let answer = http::Response::new(Body::from(secret.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let host = host_of(Client::new(service, "default"), "team");
+        let name = TenantName::parse("team/vision", "").unwrap();
+        let tenant = tenant(
+            &json!({}),
+            &json!({"kubeconfigSecretRef": {"name": "vision-kubeconfig"}}),
+        );
+        let loaded = load(&host, &name, &tenant, true).await.unwrap();
+        assert_eq!((loaded.text, loaded.issuer), (written, None));
     }
 
     #[test]

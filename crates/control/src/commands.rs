@@ -41,7 +41,7 @@ enum Command {
     CheckUninstall,
     /// Delete objects that Berth created and the chart does not list.
     CleanUp {
-        /// Keep the PriorityClasses of TenantClasses.
+        /// Keep the PriorityClasses of TenantClasses, and what nodes say of the pools in which tenants share them.
         #[arg(long)]
         keep_classes: bool,
         /// Keep the datastore's certificates.

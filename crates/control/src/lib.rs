@@ -14,7 +14,7 @@
 //! | [`network`] | policies on the host that isolate tenants |
 //! | `authentication` | which issuers of tokens a tenant may trust |
 //! | `tenant_lists`, `tenant_errors`, [`syncer_report`], `tenant_state` | what the servers of a tenant answer, and what its status says |
-//! | [`apply`], `status_write`, `finalizers`, `events`, `host_pods` | writes to API servers |
+//! | [`apply`], `status_write`, `finalizers`, `events`, `host_pods`, `device_claims` | requests to API servers, most of which write |
 //! | [`install`] | installation on a host, and uninstallation |
 //! | [`clock`], [`metrics`], `gauges`, `secret_texts`, `error` | what all of these use |
 
@@ -25,6 +25,7 @@ pub mod clock;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
+mod device_claims;
 mod error;
 mod events;
 mod finalizers;
@@ -244,12 +245,14 @@ fn build_schedule_policies(
 fn build_host_node_pools(
     client: &Client,
     stores: &Stores,
+    clock: &clock::Clock,
     (requested, unavailable, health): (&Arc<RequestTracker>, &Arc<UnavailableTracker>, &Arc<HealthTracker>),
     recorder: &EventRecorder,
 ) -> HostNodePoolContext {
     HostNodePoolContext {
         client: client.clone(),
         stores: stores.clone(),
+        clock: clock.clone(),
         requested: Arc::clone(requested),
         unavailable: Arc::clone(unavailable),
         health: Arc::clone(health),
@@ -365,6 +368,7 @@ fn build_controllers(
         tenant_class: TenantClassContext {
             client: client.clone(),
             stores: stores.clone(),
+            clock: clock.clone(),
             has_admission_policies,
             has_snapshot_store: snapshot_store.is_some(),
             runtime: Arc::clone(&runtime),
@@ -399,7 +403,7 @@ fn build_controllers(
             own_slices_deleted: metrics.syncers.own_slices_deleted.clone(),
             recorder: recorder.clone(),
         },
-        host_node_pool: build_host_node_pools(&client, &stores, (&requested, &unavailable, &health), &recorder),
+        host_node_pool: build_host_node_pools(&client, &stores, &clock, (&requested, &unavailable, &health), &recorder),
         shared_nodes: build_shared_nodes(&client, &stores, &clock, &metrics),
         quotas: of_quotas,
         user_quotas,

@@ -8,18 +8,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// When each tenant last had a pod that had not ended or might start none, by slug. Empty after a start: pods that came and went while control did not run
-/// are not known. What is remembered is how long ago that was, so that it follows the clock of those who ask.
+/// When each tenant last had a pod that had not ended, without the time in which it might start none, by slug. Empty after a start: pods that came and went
+/// while control did not run are not known. What is remembered is how long ago that was, so that it follows the clock of those who ask.
 #[derive(Debug)]
 pub struct PodActivity {
     watched_since: Instant,
     tenants: Mutex<HashMap<String, Activity>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Activity {
     has_pods: bool,
-    last: Instant,
+    /// None: not known.
+    last: Option<Instant>,
+    /// None: not known since the start.
+    starts: Option<Starts>,
+}
+
+/// Whether a tenant may start pods.
+#[derive(Clone, Copy, Debug)]
+enum Starts {
+    /// It might at this moment.
+    Allowed(Instant),
+    /// It may not, and had no pods for so long when it might last.
+    Forbidden(Duration),
+}
+
+/// The moment that is so long ago.
+fn ago(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_sub(time).unwrap_or(now)
 }
 
 impl Default for PodActivity {
@@ -37,9 +55,8 @@ fn time_of(then: Instant, now: Timestamp) -> Timestamp {
 impl PodActivity {
     /// No activity so far, of pods that are watched for this long.
     pub fn watched_for(time: Duration) -> Self {
-        let now = Instant::now();
         Self {
-            watched_since: now.checked_sub(time).unwrap_or(now),
+            watched_since: ago(time),
             tenants: Mutex::default(),
         }
     }
@@ -55,25 +72,55 @@ impl PodActivity {
         let had_pods = all.get(tenant).is_some_and(|activity| activity.has_pods);
         // Pods that have ended long ago are no activity.
         if has_pods || had_pods {
-            let last = Instant::now();
-            all.insert(tenant.to_owned(), Activity { has_pods, last });
+            let activity = all.entry(tenant.to_owned()).or_default();
+            activity.has_pods = has_pods;
+            activity.last = Some(Instant::now());
+            if let Some(Starts::Forbidden(idle)) = &mut activity.starts {
+                *idle = Duration::ZERO;
+            }
         }
     }
 
-    /// The tenant may start no pod now: it is not idle for that.
-    pub fn record_no_starts(&self, tenant: &str) {
-        let last = Instant::now();
+    /// The tenant may start pods now. The time in which it might not did not count.
+    pub fn record_starts(&self, tenant: &str) {
         let mut all = lock(&self.tenants);
-        let activity = all
-            .entry(tenant.to_owned())
-            .or_insert(Activity { has_pods: false, last });
-        activity.last = last;
+        let activity = all.entry(tenant.to_owned()).or_default();
+        if let Some(Starts::Forbidden(idle)) = activity.starts {
+            activity.last = Some(ago(idle));
+        }
+        activity.starts = Some(Starts::Allowed(Instant::now()));
     }
 
-    /// When the tenant last had a pod or might start none, as far as that is known, if it is `now`.
+    /// The tenant may start no pod now, and has had none for the time `idle`: from now on it does not count. What was before the start of this
+    /// process is not known, and does not count either.
+    pub fn record_no_starts(&self, tenant: &str, idle: Duration) {
+        let mut all = lock(&self.tenants);
+        let activity = all.entry(tenant.to_owned()).or_default();
+        let idle = match activity.starts {
+            None => Duration::ZERO,
+            Some(Starts::Allowed(at)) => {
+                // A pod may have come or gone since the caller looked.
+                let quiet = activity.last.map_or(Duration::MAX, |last| last.elapsed());
+                idle.saturating_sub(at.elapsed()).min(quiet)
+            }
+            Some(Starts::Forbidden(known)) => known,
+        };
+        activity.starts = Some(Starts::Forbidden(idle));
+        activity.last = Some(ago(idle));
+    }
+
+    /// What the tenant does is not known now: it is not idle for that, and was not before.
+    pub fn record_unknown(&self, tenant: &str) {
+        let mut all = lock(&self.tenants);
+        let activity = all.entry(tenant.to_owned()).or_default();
+        activity.starts = Some(Starts::Forbidden(Duration::ZERO));
+        activity.last = Some(Instant::now());
+    }
+
+    /// When the tenant last had a pod, without the time in which it might start none, as far as that is known, if it is `now`.
     pub fn last(&self, tenant: &str, now: Timestamp) -> Option<Timestamp> {
         let all = lock(&self.tenants);
-        all.get(tenant).map(|activity| time_of(activity.last, now))
+        Some(time_of(all.get(tenant)?.last?, now))
     }
 
     /// Forgets a tenant that is gone.
@@ -89,7 +136,7 @@ mod tests {
     /// How many of these moments are not later than the last activity of the tenant.
     fn count_until_last(activity: &PodActivity, moments: &[Instant]) -> Option<usize> {
         let all = activity.tenants.lock().unwrap();
-        let last = all.get("t")?.last;
+        let last = all.get("t")?.last?;
         Some(moments.iter().filter(|moment| **moment <= last).count())
     }
 
@@ -115,9 +162,9 @@ mod tests {
     #[test]
     fn time_in_which_no_pod_may_start_is_activity() {
         let activity = PodActivity::default();
-        activity.record_no_starts("t");
+        activity.record_no_starts("t", Duration::ZERO);
         let first = later_than(Instant::now());
-        activity.record_no_starts("t");
+        activity.record_no_starts("t", Duration::ZERO);
         let second = later_than(Instant::now());
         activity.record("t", false);
         assert_eq!(
@@ -125,6 +172,52 @@ mod tests {
             Some(1),
             "it still has no pods"
         );
+    }
+
+    /// Whether the tenant has had no pods for about so many hours.
+    fn is_idle_for(activity: &PodActivity, hours: i64) -> bool {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let idle = now.duration_since(activity.last("t", now).unwrap());
+        (idle - SignedDuration::from_hours(hours)).abs() < SignedDuration::from_mins(10)
+    }
+
+    #[test]
+    fn idle_time_goes_on_after_the_time_in_which_no_pod_may_start() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let activity = PodActivity::default();
+        activity.record_starts("t");
+        assert_eq!(activity.last("t", Timestamp::UNIX_EPOCH), None, "nothing is known yet");
+        // Later passes in this time find more, which does not count.
+        for idle in [5 * HOUR, 9 * HOUR] {
+            activity.record_no_starts("t", idle);
+            assert!(is_idle_for(&activity, 5));
+        }
+        activity.record_starts("t");
+        assert!(is_idle_for(&activity, 5));
+        // A pod came and went meanwhile.
+        activity.record_no_starts("t", 5 * HOUR);
+        activity.record("t", true);
+        activity.record("t", false);
+        activity.record_starts("t");
+        assert!(is_idle_for(&activity, 0));
+        // The watch has seen a pod after the pass has looked.
+        activity.record("t", true);
+        activity.record_no_starts("t", 5 * HOUR);
+        assert!(is_idle_for(&activity, 0));
+        activity.record_starts("t");
+        // What the tenant did is not known.
+        activity.record_no_starts("t", 5 * HOUR);
+        activity.record_unknown("t");
+        activity.record_starts("t");
+        assert!(is_idle_for(&activity, 0));
+    }
+
+    #[test]
+    fn what_was_before_this_process_does_not_count_if_no_pod_may_start() {
+        let activity = PodActivity::default();
+        activity.record_no_starts("t", Duration::from_secs(50 * 3600));
+        activity.record_starts("t");
+        assert!(is_idle_for(&activity, 0));
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl UserPods {
         }
         let limited = lock(&self.limited);
         let mut both = before.iter().chain(&pod);
-        both.any(|pod| pod.is_gated || limited.contains(&pod.tenant))
+        both.any(|pod| is_counted(pod, &limited))
     }
 
     /// Removes all pods except these. Returns whether that was any.
@@ -79,13 +79,12 @@ impl UserPods {
         all.len() < before
     }
 
-    /// The pods of tenants with limits, and all pods with a gate.
+    /// The pods of tenants with limits, and all pods with a gate, or that say that they wait.
     pub fn list_counted(&self) -> Vec<Arc<ObservedUserPod>> {
         // In the same order as above.
         let all = lock(&self.pods);
         let limited = lock(&self.limited);
-        let counts = |pod: &&Arc<ObservedUserPod>| pod.is_gated || limited.contains(&pod.tenant);
-        all.values().filter(counts).cloned().collect()
+        all.values().filter(|pod| is_counted(pod, &limited)).cloned().collect()
     }
 
     /// Sets the tenants with limits. Returns the slugs of those for which that changed.
@@ -95,6 +94,11 @@ impl UserPods {
         *known = limited;
         changed
     }
+}
+
+/// Whether something may have to be decided about a pod, or written: its gate can be off while it still says that it waits.
+fn is_counted(pod: &ObservedUserPod, limited: &HashSet<String>) -> bool {
+    pod.is_gated || pod.condition.is_some() || limited.contains(&pod.tenant)
 }
 
 /// Reads a host pod that a syncer created; none if it has ended.

@@ -12,6 +12,10 @@ use std::{
 
 /// Network bits of an IPv6 address that one source has: what a site gives to one host or link (RFC 4291, section 2.5.1).
 const V6_NETWORK: u128 = !0 << 64;
+/// Network bits of what a site has (RFC 6177).
+const V6_SITE: u128 = !0 << 80;
+/// A site may take as many slots as so many sources, so that its networks of /64 together do not take all that there are.
+const SOURCES_OF_SITE: usize = 2;
 
 /// A counter that does not exceed a limit.
 #[derive(Debug, Default)]
@@ -38,20 +42,33 @@ impl Drop for Slot {
 
 /// Counters by source, none of which exceeds a limit.
 #[derive(Debug, Default)]
-pub struct Sources(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub struct Sources(Arc<Mutex<Taken>>);
+
+/// How many slots are taken; of what has none, nothing is kept.
+#[derive(Debug, Default)]
+struct Taken {
+    by_source: HashMap<IpAddr, usize>,
+    by_site: HashMap<IpAddr, usize>,
+}
 
 impl Sources {
-    /// Takes a slot of this address until the result is dropped; `None` if its source has taken `limit`.
+    /// Takes a slot of this address until the result is dropped; `None` if its source has taken `limit`, or its site twice as many.
     pub fn take(&self, address: IpAddr, limit: usize) -> Option<SourceSlot> {
         let source = source_of(address);
+        let site = site_of(source);
         let mut taken = lock(&self.0);
-        let count = taken.get(&source).copied().unwrap_or_default();
-        (count < limit).then(|| {
-            taken.insert(source, count + 1);
-            SourceSlot {
-                taken: Arc::clone(&self.0),
-                source,
-            }
+        let count = |counts: &HashMap<IpAddr, usize>, key: &IpAddr| counts.get(key).copied().unwrap_or_default();
+        let of_site = site.map_or(0, |site| count(&taken.by_site, &site));
+        if count(&taken.by_source, &source) >= limit || of_site >= limit.saturating_mul(SOURCES_OF_SITE) {
+            return None;
+        }
+        *taken.by_source.entry(source).or_default() += 1;
+        if let Some(site) = site {
+            *taken.by_site.entry(site).or_default() += 1;
+        }
+        Some(SourceSlot {
+            taken: Arc::clone(&self.0),
+            source,
         })
     }
 }
@@ -59,7 +76,7 @@ impl Sources {
 /// A taken slot of a source.
 #[derive(Debug)]
 pub struct SourceSlot {
-    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    taken: Arc<Mutex<Taken>>,
     source: IpAddr,
 }
 
@@ -73,22 +90,47 @@ impl SourceSlot {
 impl Drop for SourceSlot {
     fn drop(&mut self) {
         let mut taken = lock(&self.taken);
-        let count = taken.get_mut(&self.source).map(|count| {
-            *count -= 1;
-            *count
-        });
-        if count == Some(0) {
-            taken.remove(&self.source);
+        give_back(&mut taken.by_source, self.source);
+        if let Some(site) = site_of(self.source) {
+            give_back(&mut taken.by_site, site);
         }
     }
 }
 
-/// What counts as one source: an IPv4 address, or an IPv6 network of /64.
+fn give_back(counts: &mut HashMap<IpAddr, usize>, key: IpAddr) {
+    let count = counts.get_mut(&key).map(|count| {
+        *count -= 1;
+        *count
+    });
+    if count == Some(0) {
+        counts.remove(&key);
+    }
+}
+
+/// What counts as one source: an IPv4 address, also one that was translated, or an IPv6 network of /64.
 fn source_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V6(v6) if is_translated(v6) => v6.into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & V6_NETWORK).into(),
         v4 @ IpAddr::V4(_) => v4,
     }
+}
+
+/// The site of a source, which may have many networks of /64: the IPv6 network of /48. None for an IPv4 address.
+fn site_of(source: IpAddr) -> Option<IpAddr> {
+    match source {
+        IpAddr::V6(v6) if !is_translated(v6) => Some(Ipv6Addr::from_bits(v6.to_bits() & V6_SITE).into()),
+        IpAddr::V6(_) | IpAddr::V4(_) => None,
+    }
+}
+
+/// Whether a translator in front of the gateway gives this address to an IPv4 client: it is in the network 64:ff9b::/96 (RFC 6052), or in
+/// 64:ff9b:1::/48 (RFC 8215). All of these clients would be one source otherwise.
+fn is_translated(address: Ipv6Addr) -> bool {
+    matches!(
+        address.segments(),
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..]
+    )
 }
 
 #[cfg(test)]
@@ -116,7 +158,32 @@ mod tests {
         drop(first);
         let again = sources.take(a, 1).unwrap();
         drop((again, other));
-        assert!(lock(&sources.0).is_empty());
+        assert!(lock(&sources.0).by_source.is_empty());
+    }
+
+    #[test]
+    fn the_networks_of_a_site_together_have_the_slots_of_two() {
+        let sources = Sources::default();
+        let take = |text: &str| sources.take(text.parse().unwrap(), 2);
+        let mut slots = Vec::new();
+        for network in 0..3 {
+            while let Some(slot) = take(&format!("2001:db8:0:{network}::1")) {
+                slots.push(slot);
+            }
+        }
+        assert_eq!(slots.len(), 4);
+        // Another site, and IPv4 clients behind a translator.
+        for other in [
+            "2001:db8:1::1",
+            "64:ff9b::192.0.2.1",
+            "64:ff9b::192.0.2.2",
+            "64:ff9b::192.0.2.3",
+        ] {
+            slots.extend([take(other).unwrap(), take(other).unwrap()]);
+        }
+        drop(slots);
+        let taken = lock(&sources.0);
+        assert!(taken.by_source.is_empty() && taken.by_site.is_empty());
     }
 
     #[test]
@@ -125,6 +192,14 @@ mod tests {
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        for network in ["64:ff9b::", "64:ff9b:1:2::"] {
+            assert_ne!(
+                source(&format!("{network}192.0.2.1")),
+                source(&format!("{network}192.0.2.2")),
+                "{network}"
+            );
+        }
+        assert_eq!(source("64:ff9b:2::192.0.2.1"), source("64:ff9b:2::192.0.2.2"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
     }
 }

@@ -44,8 +44,9 @@ pub struct Options {
     /// none has all of the tenant's. Further ones are refused [default: a quarter of --max-connections-per-tenant].
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub max_connections_per_tenant_and_source: Option<usize>,
-    /// Maximum number of connections from one IPv4 address or one IPv6 network of /64. Further ones are refused. Where the network
-    /// replaces the addresses of clients, many clients share one.
+    /// Maximum number of connections from one IPv4 address or one IPv6 network of /64. Further ones are refused. Here and in all
+    /// other limits of sources, one IPv6 network of /48 has at most twice the number. Where the network replaces the addresses of
+    /// clients, many clients share one.
     #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = parse_count)]
     pub max_connections_per_source: usize,
     /// Seconds within which a client must have sent its ClientHello.

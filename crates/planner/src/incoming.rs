@@ -5,6 +5,7 @@
 
 use crate::Seconds;
 use crate::pass::{Decision, PlanningPass};
+use crate::stage::Stage;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// When a node comes. The smallest comes first.
@@ -176,6 +177,29 @@ impl PlanningPass<'_> {
         let fits = |kind: usize| self.is_of_kind(request, kind) && unplaced.any_fits(&self.view.kinds[kind].capacity);
         self.incoming
             .find_first(fits, |source| self.may_count_on_source(source, group))
+    }
+
+    /// The same in a stage. If the first one is beyond the nominal quotas that are served, one that a tenant of the same quota loses: the pods of that tenant may take it
+    /// back within the quota.
+    pub fn find_incoming_in_stage(&self, request: usize, stage: Stage) -> Option<usize> {
+        let first = self.find_incoming(request)?;
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let is_in_stage = |at: usize| self.may_get_in_stage(tenant, stage, self.view.gpus(at), &[at]);
+        let depth = stage.quota_depth.filter(|_| !is_in_stage(first));
+        let Some(depth) = depth.filter(|_| self.is_in_stage(tenant, stage, 0)) else {
+            return Some(first);
+        };
+        let least = self.view.smallest_node_gpus;
+        let is_of_quota = |holder: usize| {
+            let moved = [(self.view.node_groups[holder].tenant, least)];
+            self.tree.is_within_nominal_quota_after(tenant, depth, least, &moved)
+        };
+        let unplaced = &self.progress[request].unplaced;
+        let fits = |kind: usize| self.is_of_kind(request, kind) && unplaced.any_fits(&self.view.kinds[kind].capacity);
+        let other = self.incoming.find_first(fits, |source| {
+            !source.is_idle && self.may_count_on_source(source, group) && source.group.is_some_and(is_of_quota)
+        });
+        other.filter(|at| is_in_stage(*at)).or(Some(first))
     }
 
     /// Whether a group may count on incoming nodes from there. Those of its own group are left out.

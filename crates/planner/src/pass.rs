@@ -316,7 +316,11 @@ impl<'a> PlanningPass<'a> {
         } else {
             self.incoming.remove(node);
         }
-        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
+        let tenant = self.view.node_groups[group].tenant;
+        self.tree.add_used(tenant, gpus);
+        if let Some(holder) = self.find_holder(node) {
+            self.tree.add_moving(tenant, holder, gpus);
+        }
         self.groups[group].earmarked += 1;
         if self.decisions[node] == Decision::Undecided {
             self.decisions[node] = Decision::Earmarked;

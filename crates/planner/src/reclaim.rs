@@ -296,8 +296,9 @@ impl<'a> PlanningPass<'a> {
         others < self.view.node_groups[group].spec.min_nodes
     }
 
-    /// Releases a node that serves another group for a request: as idle, or as borrowed. Returns whether it was released now.
-    pub fn take_from_group(&mut self, node: usize, request: usize) -> bool {
+    /// Releases a node that serves another group for a request: as idle, or as borrowed. Returns whether it was released now. `gpus`: those that the request needs
+    /// together to get anything, and that do not count for its tenant yet.
+    pub fn take_from_group(&mut self, node: usize, request: usize, gpus: u64) -> bool {
         if !self.view.nodes[node].is_serving() || matches!(self.decisions[node], Decision::Release { .. }) {
             return false;
         }
@@ -307,7 +308,7 @@ impl<'a> PlanningPass<'a> {
         if is_left && self.is_idle_too_long(node) && of.group.is_none_or(|group| self.has_spare_nodes(group)) {
             self.release_as_idle(node);
         } else {
-            self.reclaim(node, request);
+            self.reclaim(node, request, gpus);
         }
         true
     }
@@ -324,10 +325,10 @@ impl<'a> PlanningPass<'a> {
         self.release(node, drain_at, reason);
     }
 
-    fn reclaim(&mut self, node: usize, request: usize) {
+    fn reclaim(&mut self, node: usize, request: usize, gpus: u64) {
         let drain_at = self.drain_time(node);
         let group = self.view.requests[request].group;
-        let would_be_taken_back = self.would_be_taken_back(node, request);
+        let would_be_taken_back = self.would_be_taken_back(node, request, gpus);
         let reason = ActionReason::Reclaimed {
             request: self.request_name(request),
             tenant: self.view.node_groups[group].owner.name.clone(),

@@ -2,7 +2,7 @@
 //! least of its fair share or the request that waits longest. Those of tenants that left nodes unused come after all others. Minimums come
 //! before requests, but those that are borrowed, and those that cannot be met now, come after the requests within a nominal quota.
 
-use crate::pass::{Blocked, PlanningPass};
+use crate::pass::{Blocked, Decision, PlanningPass};
 use crate::stage::{Outcome, Stage};
 use crate::{Order, Topology};
 use std::cmp::Reverse;
@@ -129,7 +129,23 @@ impl PlanningPass<'_> {
 
     /// Whether a tenant may get `gpus` more GPUs in this stage.
     pub fn is_in_stage(&self, tenant: usize, stage: Stage, gpus: u64) -> bool {
-        let depth = stage.quota_depth;
-        depth.is_none_or(|depth| self.tree.is_within_nominal_quota_at(tenant, depth, gpus))
+        self.may_get_in_stage(tenant, stage, gpus, &[])
+    }
+
+    /// The same if `coming` are nodes that others have now, or lose. Those of a tenant of the same quota change nothing for this quota. Otherwise pods of that tenant, which
+    /// may keep the node within the quota, would come before those of a higher priority for which it was reclaimed, and take it back.
+    pub fn may_get_in_stage(&self, tenant: usize, stage: Stage, gpus: u64, coming: &[usize]) -> bool {
+        let Some(depth) = stage.quota_depth else { return true };
+        let holder_of = |at: &usize| Some((self.find_holder(*at)?, self.view.gpus(*at)));
+        let moved: Vec<(usize, u64)> = coming.iter().filter_map(holder_of).collect();
+        self.tree.is_within_nominal_quota_after(tenant, depth, gpus, &moved)
+    }
+
+    /// The tenant for which quotas count a node that has not come yet.
+    pub fn find_holder(&self, node: usize) -> Option<usize> {
+        let of = &self.view.nodes[node];
+        let group = of.group.filter(|_| self.decisions[node] != Decision::CancelReservation);
+        let holder = group.map(|group| self.view.node_groups[group].tenant);
+        holder.or(of.former_tenant)
     }
 }

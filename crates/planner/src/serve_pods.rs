@@ -43,15 +43,17 @@ impl<'a> PlanningPass<'a> {
         };
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
         let next = match not_lent {
-            None => self.find_incoming(request).or_else(|| self.find_victim(request)),
+            None => self
+                .find_incoming_in_stage(request, stage)
+                .or_else(|| self.find_victim(request)),
             // With a node that comes, enough may be free besides for what others do not lend. Nothing is reclaimed as long as nodes are free.
             Some(_) => self
-                .find_incoming(request)
+                .find_incoming_in_stage(request, stage)
                 .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
         };
         let is_stopped = next.is_some_and(|node| {
             let gpus = self.view.gpus(node);
-            self.is_in_stage(tenant, stage, gpus) && self.is_stopped_by_minimums(request, &[node], gpus)
+            self.may_get_in_stage(tenant, stage, gpus, &[node]) && self.is_stopped_by_minimums(request, &[node], gpus)
         });
         let Some(node) = next.filter(|_| !is_stopped) else {
             if stage.quota_depth.is_some() {
@@ -62,14 +64,14 @@ impl<'a> PlanningPass<'a> {
             return self.block(request, blocked.unwrap_or(Blocked::NoFreeNodes));
         };
         let gpus = self.view.gpus(node);
-        if !self.is_in_stage(tenant, stage, gpus) {
+        if !self.may_get_in_stage(tenant, stage, gpus, &[node]) {
             return Outcome::NotNow;
         }
         if let Err(blocked) = self.check_limits(group, 1 + self.groups[group].earmarked, gpus) {
             return self.block(request, blocked);
         }
         let minimum = self.find_minimum_for(node);
-        if self.take_from_group(node, request)
+        if self.take_from_group(node, request, gpus)
             && let Some(minimum) = minimum
         {
             self.pass_to_minimum(minimum, node);

@@ -28,7 +28,7 @@ impl PlanningPass<'_> {
         }
         for at in later.iter().copied() {
             if let Some(minimum) = self.find_minimum_for(at)
-                && self.take_from_group(at, request)
+                && self.take_from_group(at, request, gpus)
             {
                 self.pass_to_minimum(minimum, at);
                 return Some(Outcome::Progress);
@@ -59,8 +59,8 @@ impl PlanningPass<'_> {
         let new = placement.free.iter().chain(&later);
         let new_gpus: u64 = new.map(|at| self.view.gpus(*at)).sum();
         let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
-        let may_have =
-            self.is_in_stage(tenant, stage, new_gpus) && self.check_limits(group, new_nodes, new_gpus).is_ok();
+        let may_have = self.may_get_in_stage(tenant, stage, new_gpus, &later)
+            && self.check_limits(group, new_nodes, new_gpus).is_ok();
         may_have.then_some((placement, later))
     }
 
@@ -133,9 +133,12 @@ impl PlanningPass<'_> {
             ..placement
         };
         self.apply_placement(request, complete);
-        for node in free.into_iter().chain(later) {
-            self.take_from_group(node, request);
+        let nodes: Vec<usize> = free.into_iter().chain(later).collect();
+        let mut needed: u64 = nodes.iter().map(|at| self.view.gpus(*at)).sum();
+        for node in nodes {
+            self.take_from_group(node, request, needed);
             self.earmark(node, group);
+            needed -= self.view.gpus(node);
             self.progress[request].earmarked.push(node);
         }
         self.progress[request].blocked_by = Some(Blocked::NodesComing);

@@ -188,6 +188,20 @@ pub async fn for_tenant(kubeconfig: &str, long: &LongAnswers) -> Result<Client, 
     Ok(builder.with_layer(long).with_layer(&CorrectAnswers::All).build())
 }
 
+/// A client for a tenant's API server with the time limits of the configuration, whose answers are [limited](LimitAnswers), and
+/// [corrected](CorrectAnswers). For the programs of people: somebody who changed the kubeconfig may have led it to another server.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub fn for_person_in_tenant(config: Config) -> kube::Result<Client> {
+    let builder = ClientBuilder::try_from(config)?;
+    // The limit counts what is received: of what is corrected nothing may be left.
+    Ok(builder
+        .with_layer(&LimitAnswers)
+        .with_layer(&CorrectAnswers::All)
+        .build())
+}
+
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end
 /// is reachable. Each request has a connection of its own.
 ///

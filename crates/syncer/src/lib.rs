@@ -45,7 +45,7 @@ use engine::{Engine, Lists};
 use kube::Config;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 use tls::IdentityFiles;
 use tokio_util::sync::CancellationToken;
 
@@ -169,21 +169,9 @@ async fn broker(flags: &config::EgressOptions, host: &Config) -> Result<Egress, 
             authority: flags.egress_ca.clone(),
         },
         authority: authority.map_err(egress::EgressError::from)?,
-        platform: addresses_of(host).await,
+        platform: host.cluster_url.host().unwrap_or_default().to_owned(),
     };
     Ok(Egress::listen(settings).await?)
-}
-
-/// Addresses of an API server.
-async fn addresses_of(config: &Config) -> Vec<IpAddr> {
-    let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']);
-    match tokio::net::lookup_host((host, 443)).await {
-        Ok(addresses) => addresses.map(|address| address.ip()).collect(),
-        Err(error) => {
-            tracing::warn!(%error, "the addresses of the host's API server are not known");
-            Vec::new()
-        }
-    }
 }
 
 /// Syncs one tenant until `stop`; `report` is called once both sides are listed, and again whenever the kinds change that

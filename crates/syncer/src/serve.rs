@@ -11,14 +11,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
     future::Future,
+    io,
     net::SocketAddr,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
     task::JoinSet,
 };
 
@@ -28,6 +31,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// at once.
 pub(crate) const BUFFER: usize = 64 << 10;
 
+/// How long the far end of a tunnel may be silent after the near one has finished sending.
+const LINGER: Duration = Duration::from_secs(30);
+
 /// Bytes of the longest head of a request. The URL of `kubectl exec` has the whole command, and the `http` crate allows it 64 KiB.
 const MAX_HEAD: usize = 80 << 10;
 
@@ -36,7 +42,7 @@ const MAX_HEAD: usize = 80 << 10;
 ///
 /// # Errors
 /// The address cannot be listened on.
-pub async fn listen(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+pub async fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     TcpListener::bind(address).await?.into_std()
 }
 
@@ -127,20 +133,75 @@ where
     Some((upgraded, next?))
 }
 
-/// Carries bytes both ways until both ends have finished sending, or one is gone.
-pub async fn tunnel(
-    one: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    other: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) {
-    if let Err(error) = tokio::io::copy_bidirectional_with_sizes(one, other, BUFFER, BUFFER).await {
-        tracing::debug!(%error, "a tunnel ended");
+/// Carries bytes both ways until both ends have finished sending, or one is gone. The `near` end is that of the API server, which closes a connection
+/// as a whole and takes nothing more then. So the far end, which may be a user's pod, keeps it for [`LINGER`] at most. If the near end still takes
+/// what comes, the answer may be as long as it likes.
+pub async fn tunnel(near: &mut (impl AsyncRead + AsyncWrite + Unpin), far: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let (ended, taken) = (Notify::new(), Notify::new());
+    let mut near = Near {
+        stream: near,
+        ended: &ended,
+        taken: &taken,
+    };
+    let is_left = async {
+        ended.notified().await;
+        while tokio::time::timeout(LINGER, taken.notified()).await.is_ok() {}
+    };
+    tokio::select! {
+        carried = tokio::io::copy_bidirectional_with_sizes(&mut near, far, BUFFER, BUFFER) => {
+            if let Err(error) = carried {
+                tracing::debug!(%error, "a tunnel ended");
+            }
+        }
+        () = is_left => tracing::debug!("the far end of a tunnel has not closed it, and it was closed"),
+    }
+}
+
+/// The near end of a tunnel, which says when it has finished sending, and when it has taken something.
+struct Near<'a, S> {
+    stream: &'a mut S,
+    ended: &'a Notify,
+    taken: &'a Notify,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Near<'_, S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut *this.stream).poll_read(context, buffer);
+        if matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before {
+            this.ended.notify_one();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Near<'_, S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            this.taken.notify_one();
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt;
+    use tokio::{
+        io::{AsyncReadExt, DuplexStream},
+        task::JoinHandle,
+    };
 
     /// The first line of the answer to a request whose query and header have so many bytes.
     async fn ask(query: usize, header: usize) -> String {
@@ -161,6 +222,62 @@ mod tests {
             .next()
             .unwrap_or_default()
             .to_owned()
+    }
+
+    /// A tunnel, with its two ends and the task that carries.
+    fn tunneled() -> (DuplexStream, DuplexStream, JoinHandle<()>) {
+        let ((api_server, mut near), (mut far, pod)) = (tokio::io::duplex(BUFFER), tokio::io::duplex(BUFFER));
+        let carrying = tokio::spawn(async move { tunnel(&mut near, &mut far).await });
+        (api_server, pod, carrying)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_does_not_keep_a_tunnel_that_the_api_server_has_closed() {
+        let (mut api_server, mut pod, carrying) = tunneled();
+        api_server.write_all(b"hello").await.unwrap();
+        drop(api_server);
+        let mut received = Vec::new();
+        pod.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"hello");
+        // It never answers, and closes nothing.
+        let ended = tokio::time::timeout(2 * LINGER, carrying).await;
+        assert!(ended.is_ok(), "the tunnel is kept");
+        assert!(pod.write_all(b"late").await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_sends_now_and_then_does_not_keep_such_a_tunnel() {
+        let (api_server, mut pod, carrying) = tunneled();
+        drop(api_server);
+        let sending = async {
+            while pod.write_all(b"still here").await.is_ok() {
+                tokio::time::sleep(LINGER / 2).await;
+            }
+        };
+        let ended = tokio::time::timeout(4 * LINGER, async { tokio::join!(carrying, sending) }).await;
+        assert!(ended.is_ok(), "the tunnel is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_no_tunnel_and_a_long_answer_may_come_later() {
+        let (mut api_server, mut pod, carrying) = tunneled();
+        tokio::time::sleep(100 * LINGER).await;
+        api_server.write_all(b"ask").await.unwrap();
+        api_server.shutdown().await.unwrap();
+        let mut asked = Vec::new();
+        pod.read_to_end(&mut asked).await.unwrap();
+        for part in [b"a ", b"lo", b"ng", b" a", b"ns", b"we", b"r."] {
+            tokio::time::sleep(LINGER / 2).await;
+            pod.write_all(part).await.unwrap();
+        }
+        drop(pod);
+        let mut answer = Vec::new();
+        api_server.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(
+            (asked.as_slice(), answer.as_slice()),
+            (&b"ask"[..], &b"a long answer."[..])
+        );
+        carrying.await.unwrap();
     }
 
     #[tokio::test]

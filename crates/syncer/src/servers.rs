@@ -169,7 +169,7 @@ mod tests {
                 authority: write("ca.crt", authority.cert_pem()),
             },
             authority: CertificateAuthority::create("kubelet", DAY).unwrap(),
-            platform: Vec::new(),
+            platform: "127.0.0.1".into(),
         };
         let mut egress = Egress::listen(settings).await.unwrap();
         egress.add_server_route("echo.test:443", echo);

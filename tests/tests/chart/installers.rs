@@ -150,6 +150,19 @@ async fn the_job_that_cleans_up_sees_whether_control_is_installed() {
     assert!(kinds.contains("Job") && !kinds.contains("Deployment"), "{kinds:?}");
 }
 
+/// Nodes are changed only if the pools are deleted with their definitions.
+#[tokio::test]
+async fn the_job_that_cleans_up_may_change_nodes_only_if_the_definitions_are_deleted() {
+    for keep in [true, false] {
+        let all = template(&json!({"crds": {"keep": keep}})).await.unwrap();
+        let rules = existing(&all, "ClusterRole/berth-clean-up")["rules"]
+            .as_array()
+            .unwrap();
+        let of_nodes = json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]});
+        assert_eq!(rules.contains(&of_nodes), !keep, "{rules:?}");
+    }
+}
+
 /// The rights to delete every PriorityClass do not outlast a Job that fails. Helm deletes what has succeeded before it, Argo CD what is deleted after a
 /// failure. The Job itself stays, with its log.
 #[tokio::test]

@@ -61,7 +61,7 @@ pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestClust
     let folder = tempfile::Builder::new().prefix("berth-toolkit-").tempdir().unwrap();
     let driver = folder.path().join("driver");
     write_program(&driver.join("bin/nvidia-smi"), SMI);
-    install_toolkit(&driver, "1.17.7");
+    install_toolkit(&driver, "1.19.0");
     host.patch_pool("l40s", &json!({"nvidia": {"driverRoot": driver}}))
         .await;
     show_gpu(&host, &node, folder.path());
@@ -76,10 +76,10 @@ pub(crate) async fn an_unsafe_container_toolkit_keeps_a_node(host: Arc<TestClust
         }
     })
     .await;
-    let unsafe_toolkit = "nvidia-ctk is of version 1.17.7: an image can take over the node";
+    let unsafe_toolkit = "nvidia-ctk is of version 1.19.0: an image can take over the node";
     assert!(why.contains(unsafe_toolkit), "{why}");
 
-    install_toolkit(&driver, "1.17.8");
+    install_toolkit(&driver, "1.19.1");
     let release = Patch::Merge(json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}}));
     nodes.patch(&node, &PatchParams::default(), &release).await.unwrap();
     until_free(&host, &node).await;

@@ -276,7 +276,8 @@ impl HostNodePoolSpec {
         self.scrub.steps.clone().unwrap_or_else(|| {
             let mut steps = vec![ScrubStep::Processes, ScrubStep::Claims, ScrubStep::Ephemeral];
             let is_nvidia = |resource: &String| resource.starts_with("nvidia.com/");
-            if self.gpu_resource_name.as_ref().is_some_and(is_nvidia) || self.sharing == Sharing::Dra {
+            // A node can have GPUs that its pool does not count, which its tenants use all the same. On a node without NVIDIA GPUs these steps do nothing.
+            if self.gpu_resource_name.as_ref().is_none_or(is_nvidia) || self.sharing == Sharing::Dra {
                 // The daemon of MPS holds GPUs.
                 steps.extend([ScrubStep::Mps, ScrubStep::Mig, ScrubStep::GpuReset]);
             }

@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use berth_api::{SleepMode, TenantCluster};
+use berth_runtime::client;
 use futures::future::select_ok;
 use k8s_openapi::api::core::v1::{Node, Service};
+use kube::Config;
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use serde_json::Value;
 
 use super::addresses::Target;
@@ -229,7 +230,7 @@ async fn ask_version(kubeconfig: &Value, patience: Duration) -> Result<(), Strin
     let mut config = config.map_err(|error| text(&error))?;
     config.connect_timeout = Some(patience);
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| text(&error))?;
+    let client = client::for_person_in_tenant(config).map_err(|error| text(&error))?;
     match tokio::time::timeout(patience, client.apiserver_version()).await {
         Ok(Ok(_)) => Ok(()),
         // The API server answers; what the user may do there is another question.

@@ -17,7 +17,7 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
 use crate::completion;
-use crate::error::{Error, failed};
+use crate::error::{Error, describe, failed};
 use crate::host::{Host, HostArguments};
 use crate::output::{ObjectFormat, print_objects, print_text};
 use crate::tenant::{TenantName, phase, resource_name};
@@ -176,10 +176,12 @@ async fn create(host: &Host, name: &TenantName, object: &Value, is_dry: bool) ->
         .parse::<http::Uri>()
         .map_err(|error| Error::Failed(format!("cannot address the TenantClusters: {error}")))?;
     match host.client.request::<Value>(request).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::NotFound(format!(
-            "cannot create {name}: {}; create the namespace first, and check that Berth is installed with `berth doctor`",
-            status.message
-        ))),
+        Err(error) if matches!(&error, kube::Error::Api(status) if status.code == 404) => {
+            Err(Error::NotFound(format!(
+                "cannot create {name}: {}; create the namespace first, and check that Berth is installed with `berth doctor`",
+                describe(&error)
+            )))
+        }
         other => other.map_err(failed),
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use berth_api::text::printable;
 use berth_api::{GROUP, TenantCluster, VERSION, system};
 use berth_process::write_atomic;
 use clap::{Args, Subcommand};
@@ -247,8 +248,9 @@ impl Bundle {
                         pods.logs(&name, &parameters).await
                     };
                     if let Some(log) = self.note(&path, log) {
-                        // Cut afterwards: a part of a secret may look like none.
-                        self.add_text(&path, keep_end(&redact::redact_text(&log), LOG_BYTES).to_owned());
+                        // Cut afterwards: a part of a secret may look like none. Somebody prints the file on a terminal.
+                        let text = printable(&redact::redact_text(&log));
+                        self.add_text(&path, keep_end(&text, LOG_BYTES).to_owned());
                     }
                 }
             }

@@ -67,6 +67,8 @@ async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
         kubeconfig.to_string(),
         format!("{{\"message\":{}}}", json!(yaml)),
         format!("data:\n  value: {encoded}"),
+        // What a server of a tenant has answered.
+        "it denies: \u{1b}[2J".to_owned(),
         "the last line".to_owned(),
     ];
     let lines_of_key = authority.key_pem().lines().filter(|line| !line.starts_with("---"));
@@ -90,6 +92,7 @@ async fn logs_of_pods_have_no_token_key_or_kubeconfig() {
             text.starts_with("the first line\n") && text.ends_with("the last line"),
             "{text}"
         );
+        assert!(text.contains("it denies: \u{fffd}[2J\n"), "{text}");
         for canary in &canaries {
             assert!(!text.contains(canary), "{canary} is in\n{text}");
         }

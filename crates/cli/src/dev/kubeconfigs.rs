@@ -61,22 +61,25 @@ fn remove_others(folder: &Path, known: &BTreeSet<PathBuf>) {
 /// Writes the kubeconfig of a tenant, unless its file has it. Returns the file; none if the Secret has no kubeconfig that may be used.
 fn write_kubeconfig(home: &Home, secret: &Secret) -> Option<PathBuf> {
     let (path, text) = kubeconfig_file(home, secret)?;
-    if let Err(error) = check(text) {
-        // A file from before stays until control has written the Secret again.
-        tracing::warn!(namespace = secret.namespace(), secret = secret.name_any(), %error, "a tenant's kubeconfig is not written");
-        return None;
-    }
-    let is_written = fs::read(&path).is_ok_and(|current| current == text);
-    if !is_written && let Err(error) = write_atomic(&path, text, 0o600) {
+    let text = match rewrite(text) {
+        Ok(text) => text,
+        Err(error) => {
+            // A file from before stays until control has written the Secret again.
+            tracing::warn!(namespace = secret.namespace(), secret = secret.name_any(), %error, "a tenant's kubeconfig is not written");
+            return None;
+        }
+    };
+    let is_written = fs::read(&path).is_ok_and(|current| current == text.as_bytes());
+    if !is_written && let Err(error) = write_atomic(&path, text.as_bytes(), 0o600) {
         tracing::warn!(%error, "a tenant's kubeconfig is not written");
     }
     Some(path)
 }
 
-/// Whether a kubeconfig has nothing but what control writes. The error says what else it has.
-fn check(text: &[u8]) -> Result<(), String> {
+/// A kubeconfig with nothing but what control writes. The error says what else it has.
+fn rewrite(text: &[u8]) -> Result<String, String> {
     let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
-    document::check_tenant(&document::parse(text)?)
+    document::rewrite_tenant(text)
 }
 
 /// The file and the text of a kubeconfig, if the Secret is one that control made beside a TenantCluster.
@@ -143,6 +146,21 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// For kubectl, what is merged in replaces the fields before it, and it would run the command. For the parser of the check, they stay.
+    #[test]
+    fn what_only_the_parser_of_kubectl_finds_gets_into_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        home.create().unwrap();
+        let text = "users:\n- name: admin\n  user: {client-key-data: YQ==}\n  <<: {user: {exec: {command: ./evil}}}\n";
+        let forged = Secret {
+            data: Some([(KEY.to_owned(), ByteString(text.into()))].into()),
+            ..secret("team", "vision")
+        };
+        let written = write_kubeconfig(&home, &forged).map(|path| fs::read_to_string(path).unwrap());
+        assert!(!written.unwrap_or_default().contains("evil"));
+    }
+
     #[test]
     fn each_tenant_has_a_file_and_files_of_others_are_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -153,10 +171,9 @@ mod tests {
         assert_eq!(write_kubeconfig(&home, &one), Some(path(&one)));
         assert_eq!(write_kubeconfig(&home, &other), Some(path(&other)));
         assert_ne!(path(&one), path(&other));
-        assert_eq!(
-            fs::read(path(&other)).unwrap(),
-            kubeconfig_file(&home, &other).unwrap().1
-        );
+        let written = fs::read_to_string(path(&other)).unwrap();
+        let of_secret = std::str::from_utf8(kubeconfig_file(&home, &other).unwrap().1).unwrap();
+        assert_eq!(document::parse(&written), document::parse(of_secret));
 
         fs::write(home.kubeconfigs().join("a-b-c.yaml"), "").unwrap();
         fs::write(home.kubeconfigs().join("notes.txt"), "").unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_api::text::one_line;
 use berth_api::{TenantCluster, conditions, labels, names::host_name};
+use berth_runtime::client;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use kube::config::KubeConfigOptions;
@@ -109,7 +110,7 @@ async fn read_in_tenant(
     let mut config = config.map_err(|error| unusable(&error))?;
     config.connect_timeout = Some(TIMEOUT);
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| unusable(&error))?;
+    let client = client::for_person_in_tenant(config).map_err(|error| unusable(&error))?;
     match tokio::time::timeout(TIMEOUT, read_side(&client, namespace, name)).await {
         Ok(side) => side,
         Err(_) => Err(Error::Timeout(format!(

@@ -50,7 +50,7 @@ pub(crate) enum TokenCommand {
     /// Print a kubeconfig with a token of a ServiceAccount in a tenant, for machines.
     ///
     /// Uses the kubeconfig of the tenant in --kubeconfig or KUBECONFIG, and its current context or that of --context. Delete the ServiceAccount to revoke its tokens.
-    #[command(after_help = "Example:\n  berth token service-account ci/deploy --ttl 1h > deploy.yaml")]
+    #[command(after_help = "Example:\n  berth token service-account ci/deploy --ttl 1h --output-file deploy.yaml")]
     ServiceAccount(ServiceAccountArguments),
 }
 

@@ -1,7 +1,8 @@
 //! The issuer: its discovery document, and the tokens that it gives.
 
+use berth_api::text::one_line;
 use form_urlencoded::{Serializer, byte_serialize};
-use http::Uri;
+use http::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -53,9 +54,10 @@ fn describe(error: &str, description: Option<&str>) -> String {
     }
 }
 
-/// A text of an issuer as it may be shown on a terminal: one line, and nothing that controls the terminal.
+/// A text of an issuer as it may be shown on a terminal: one line that is not long, and nothing that controls the terminal or the order of letters.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(300).collect()
+    let shown: String = text.chars().filter(|letter| !letter.is_control()).take(300).collect();
+    one_line(&shown)
 }
 
 /// Whether an address that an issuer sent may be shown on a terminal and opened in a browser.
@@ -67,9 +69,11 @@ pub(super) fn check_page(url: &str) -> Result<(), String> {
     if !url.starts_with("https://") || !url.chars().all(is_plain) || url.contains('#') {
         return Err("is not a plain URL that begins with https://".into());
     }
-    let uri: Result<Uri, _> = url.parse();
-    match uri {
-        Ok(uri) if uri.host().is_some_and(|host| !host.is_empty()) => Ok(()),
+    let uri: Uri = url.parse().map_err(|_| "is not a URL")?;
+    match uri.authority() {
+        // It would look like the host.
+        Some(authority) if authority.as_str().contains('@') => Err("has a user before its host".into()),
+        Some(authority) if !authority.host().is_empty() => Ok(()),
         _ => Err("is not a URL".into()),
     }
 }
@@ -83,6 +87,30 @@ struct Discovery {
     device_authorization_endpoint: Option<String>,
     #[serde(default)]
     scopes_supported: Vec<String>,
+}
+
+impl Discovery {
+    /// What an issuer has answered.
+    ///
+    /// # Errors
+    /// It is not the document of `issuer`: the text says why, and has little of what the answer says.
+    fn read(issuer: &str, status: StatusCode, body: &[u8]) -> Result<Self, String> {
+        if !status.is_success() {
+            return Err(format!("the answer is {status}"));
+        }
+        let discovery: Self = serde_json::from_slice(body).map_err(|error| printable(&error.to_string()))?;
+        if discovery.issuer != *issuer {
+            return Err(format!(
+                "it is of {:?}; use exactly this URL as --issuer",
+                printable(&discovery.issuer)
+            ));
+        }
+        // A browser opens it: another scheme would start another program.
+        if let Some(endpoint) = discovery.authorization_endpoint.as_deref() {
+            check_page(endpoint).map_err(|why| format!("authorization_endpoint {why}"))?;
+        }
+        Ok(discovery)
+    }
 }
 
 /// An error of OAuth (RFC 6749, 5.2).
@@ -145,22 +173,8 @@ impl Provider {
         let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         let trust = Trust::read(arguments)?;
         let (status, body) = send(&trust, &url, None).await?;
-        let invalid =
-            |why: String| SignInError::Provider(format!("{url} is no discovery document of an issuer: {why}"));
-        if !status.is_success() {
-            return Err(invalid(format!("the answer is {status}")));
-        }
-        let discovery: Discovery = serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))?;
-        if discovery.issuer != *issuer {
-            return Err(invalid(format!(
-                "it is of {:?}; use exactly this URL as --issuer",
-                discovery.issuer
-            )));
-        }
-        // A browser opens it: another scheme would start another program.
-        if let Some(endpoint) = discovery.authorization_endpoint.as_deref() {
-            check_page(endpoint).map_err(|why| invalid(format!("authorization_endpoint {why}")))?;
-        }
+        let discovery = Discovery::read(issuer, status, &body)
+            .map_err(|why| SignInError::Provider(format!("{url} is no discovery document of an issuer: {why}")))?;
         let secret = arguments.client_secret_file.as_ref().map(|path| {
             let text = std::fs::read_to_string(path);
             text.map(|text| text.trim().to_owned())
@@ -333,6 +347,7 @@ mod tests {
             "https://id.example.com/\u{1b}[2J",
             "https://id.example.com/\nCode: 1",
             "https://id.example.com/#x",
+            "https://id.example.com@evil.example.com/auth",
             "https://\u{202e}moc.elpmaxe",
         ] {
             assert!(check_page(other).is_err(), "{other:?}");
@@ -384,7 +399,27 @@ mod tests {
 
     #[test]
     fn what_an_issuer_says_cannot_control_the_terminal() {
-        let text = describe("access_denied\u{1b}[2J", Some("no\r\nfake: line"));
-        assert_eq!(text, "nofake: line (access_denied[2J)");
+        let text = describe("access_denied\u{1b}[2J", Some("no\r\nfake: line\u{202e}"));
+        assert_eq!(text, "nofake: line\u{fffd} (access_denied[2J)");
+    }
+
+    #[test]
+    fn an_answer_that_is_no_discovery_document_is_not_repeated_as_a_whole() {
+        let read = |status: StatusCode, body: &str| Discovery::read("https://id.example.com", status, body.as_bytes());
+        let document = |issuer: &str, scopes: &str| {
+            format!(
+                r#"{{"issuer": "{issuer}", "token_endpoint": "https://id.example.com/token", "scopes_supported": {scopes}}}"#
+            )
+        };
+        assert!(read(StatusCode::OK, &document("https://id.example.com", "[]")).is_ok());
+        assert!(read(StatusCode::FOUND, &document("https://id.example.com", "[]")).is_err());
+        let long = "x".repeat(1 << 19);
+        for body in [
+            document(&long, "[]"),
+            document("https://id.example.com", &format!("\"{long}\"")),
+        ] {
+            let error = read(StatusCode::OK, &body).err().unwrap();
+            assert!(error.contains("xxx") && error.len() < 500, "{} bytes", error.len());
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Kubeconfigs for machines: with a token of a ServiceAccount in the tenant, whose lifetime its API server enforces.
 
 use std::fs;
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::KubeDuration;
+use berth_runtime::client;
 use clap::Args;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -13,11 +15,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use crate::error::Error;
+use crate::error::{Error, describe};
 use crate::host::{HostArguments, limited};
-use crate::output::{print_line, print_text};
+use crate::output::print_text;
 use crate::user_config::cluster::Cluster;
 use crate::user_config::document;
+use crate::user_config::file::print_or_write;
 
 /// Shortest lifetime in seconds that API servers give.
 const SHORTEST: i64 = 600;
@@ -31,13 +34,16 @@ pub(crate) struct ServiceAccountArguments {
     /// How long the token is valid: at least 10m. The API server may shorten it.
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_ttl)]
     ttl: i64,
+    /// Write it to this file, which only you can read, in place of stdout.
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
 }
 
 pub(super) async fn run(host: &HostArguments, arguments: &ServiceAccountArguments) -> Result<(), Error> {
     // Before anything is read, so that wrong arguments are reported first.
     let account = read_account(&arguments.account)?;
     let text = expiring_kubeconfig(host.read_for_tenant()?, account, arguments.ttl).await?;
-    print_line(format_args!("{}", text.trim_end()))
+    print_or_write(&text, arguments.output_file.as_deref(), &arguments.account)
 }
 
 /// Namespace and name of a ServiceAccount, from `NAMESPACE/NAME`.
@@ -61,7 +67,7 @@ pub(crate) async fn expiring_kubeconfig(
     let cluster = find_cluster(&kubeconfig).map_err(Error::SignIn)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let config = limited(config.map_err(|error| unusable(&error))?);
-    let client = Client::try_from(config).map_err(|error| unusable(&error))?;
+    let client = client::for_person_in_tenant(config).map_err(|error| unusable(&error))?;
     let value = service_account_kubeconfig(&client, &cluster, namespace, name, seconds).await?;
     document::render(&value).map_err(Error::Output)
 }
@@ -94,7 +100,12 @@ async fn service_account_kubeconfig(
     let answer = accounts
         .create_token_request(name, &PostParams::default(), &request)
         .await;
-    let answer = answer.map_err(|error| Error::SignIn(format!("cannot get a token of the ServiceAccount: {error}")))?;
+    let answer = answer.map_err(|error| {
+        Error::SignIn(format!(
+            "cannot get a token of the ServiceAccount: {}",
+            describe(&error)
+        ))
+    })?;
     let status = answer.status.unwrap_or_default();
     let token = status.token.filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| Error::SignIn(format!("the API server gave no token for {namespace}/{name}")))?;
@@ -141,6 +152,9 @@ fn find_cluster(kubeconfig: &Kubeconfig) -> Result<Cluster, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     #[test]
     fn lifetimes_are_those_that_api_servers_give() {
@@ -148,6 +162,14 @@ mod tests {
         for bad in ["", "9m", "x", "-1h"] {
             assert!(parse_ttl(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_token_need_not_go_through_a_shell_into_a_file_that_others_read() {
+        use clap::Parser as _;
+        let line = "berth token service-account ci/deploy --output-file deploy.yaml";
+        let arguments = crate::args::Arguments::try_parse_from(line.split(' '));
+        assert!(arguments.is_ok());
     }
 
     #[test]
@@ -178,6 +200,35 @@ mod tests {
         assert!(!value.to_string().contains("a2V5"));
         let again = Kubeconfig::from_yaml(&value.to_string()).unwrap();
         assert_eq!(again.current_context.as_deref(), Some("vision"));
+    }
+
+    /// Who can change the kubeconfig of a tenant can lead it to a server that fills the memory of this machine.
+    #[tokio::test]
+    async fn an_answer_without_end_is_not_read_to_its_end() {
+        berth_runtime::install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n";
+            let _ = stream.write_all(head).await;
+            let part = vec![b' '; 1 << 16];
+            // The client hangs up before all of them are sent.
+            for _ in 0..1024 {
+                if stream.write_all(&part).await.is_err() {
+                    break;
+                }
+            }
+        });
+        let kubeconfig = Kubeconfig::from_yaml(&format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n\
+             clusters: [{{name: a, cluster: {{server: 'http://{address}'}}}}]\nusers: [{{name: a, user: {{token: t}}}}]\n"
+        ));
+        let asked = expiring_kubeconfig(kubeconfig.unwrap(), ("ci", "deploy"), 3600);
+        let answer = tokio::time::timeout(Duration::from_mins(1), asked).await;
+        let error = answer.expect("reading ends").unwrap_err().to_string();
+        assert!(error.contains("length limit exceeded"), "{error}");
     }
 
     #[test]

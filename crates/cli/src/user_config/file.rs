@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::document::{self, Server};
 use crate::error::Error;
+use crate::output::{print_line, print_text};
 
 /// Mode of a new kubeconfig: it has keys.
 const MODE: u32 = 0o600;
@@ -29,6 +30,19 @@ pub(crate) fn user_paths() -> Vec<PathBuf> {
         all.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
     }
     all
+}
+
+/// Prints a kubeconfig, or writes it to a file that only the user can read. `name` is that of the tenant or ServiceAccount that it is for.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn print_or_write(text: &str, file: Option<&Path>, name: &str) -> Result<(), Error> {
+    let Some(path) = file else {
+        return print_line(format_args!("{}", text.trim_end()));
+    };
+    write_atomic(path, text.as_bytes(), MODE)?;
+    print_text(format_args!("The kubeconfig of {name} is in {}.", path.display()));
+    Ok(())
 }
 
 /// The kubeconfigs of the user, as kubectl finds them.
@@ -151,10 +165,16 @@ fn change<T>(path: &Path, change: impl FnOnce(&mut Value) -> Result<T, Error>) -
         write_atomic(&real, text.as_bytes(), mode)?;
         if let Some(metadata) = metadata {
             // Only root can give a file away. For others the new file is theirs, as the folder is.
-            let _ = std::os::unix::fs::chown(&real, Some(metadata.uid()), Some(metadata.gid()));
+            let _ = give_to_owner_of(&metadata, &real);
         }
     }
     Ok(result)
+}
+
+/// Gives a file to the owner of another one. A symbolic link that somebody has put in its place meanwhile is not followed: who owns the folder would
+/// get any file of this machine from root.
+fn give_to_owner_of(metadata: &fs::Metadata, path: &Path) -> io::Result<()> {
+    lchown(path, Some(metadata.uid()), Some(metadata.gid()))
 }
 
 /// The file behind a symbolic link, even if it does not exist yet.
@@ -269,6 +289,27 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
         fs::write(folder.path().join("new/config.lock"), "").unwrap();
         assert!(change(&file, set).unwrap_err().to_string().contains("config.lock"));
+    }
+
+    #[test]
+    fn a_kubeconfig_that_is_written_is_private_also_in_place_of_one_that_others_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deploy.yaml");
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        print_or_write("token: t\n", Some(&file), "ci/deploy").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "token: t\n");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, MODE);
+    }
+
+    #[test]
+    fn a_link_that_takes_the_place_of_the_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("config"), folder.path().join("link"));
+        fs::write(&file, "").unwrap();
+        // Nothing is there, so that following it would fail.
+        std::os::unix::fs::symlink("missing", &link).unwrap();
+        give_to_owner_of(&fs::metadata(&file).unwrap(), &link).unwrap();
     }
 
     #[test]

@@ -85,7 +85,11 @@ async fn measure(context: &QuotaUseContext) -> Result<(), ReconcileError> {
     let measured = if context.stores.projects.is_empty() {
         MeasuredUse::new()
     } else {
-        sum_use(&context.stores, &list_counted(&context.client).await?)
+        let mut counted = list_counted(&context.client).await?;
+        for (namespace, used) in &mut counted.objects {
+            context.stores.storage_claims.add_excess(namespace, used);
+        }
+        sum_use(&context.stores, &counted)
     };
     if context.quotas.set_measured(measured) {
         context.queue.add(Key::Quotas);
@@ -292,6 +296,15 @@ mod tests {
         assert_eq!(used[&TreeResource::Host("requests.cpu".into())], 2);
         assert_eq!(used[&TreeResource::RequestsStorage], 2 << 30);
         assert_eq!(used.len(), 7, "{used:?}");
+        // The volume of a claim is larger than the claim.
+        let claim = json!({"metadata": {"name": "data"}, "status": {"capacity": {"storage": "4Gi"}},
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}}});
+        let claim = serde_json::from_value(claim).unwrap();
+        let name = format!("{}/data", TenantId::new("vision", UID).workload_namespace());
+        let claims = &fixture.context.stores.storage_claims;
+        claims.put_volume(&name, Some(&claim));
+        let used = fixture.measure().await.unwrap().amounts;
+        assert_eq!(used[&TreeResource::RequestsStorage], 5 << 30);
     }
 
     #[tokio::test]

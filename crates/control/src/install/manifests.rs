@@ -125,6 +125,7 @@ fn control_rules() -> Vec<PolicyRule> {
             &["get", "create", "patch", "delete"],
         ),
         rule("discovery.k8s.io", &["endpointslices"], &["get", "list"]),
+        // Claims that keep a node are deleted with the permissions of syncers.
         rule(
             "resource.k8s.io",
             &[
@@ -367,6 +368,17 @@ mod tests {
     fn rules_for<'a>(rules: &'a [PolicyRule], resource: &str) -> Vec<&'a PolicyRule> {
         let is_for = |rule: &&PolicyRule| rule.resources.iter().flatten().any(|named| named == resource);
         rules.iter().filter(is_for).collect()
+    }
+
+    #[test]
+    fn control_may_read_and_delete_claims_of_devices() {
+        let [own, ..] = cluster_roles();
+        let rules = own.rules.unwrap_or_default();
+        let of_claims = rules_for(&rules, "resourceclaims");
+        for verb in ["get", "delete"] {
+            let mut verbs = of_claims.iter().flat_map(|rule| &rule.verbs);
+            assert!(verbs.any(|allowed| allowed == verb), "{verb}");
+        }
     }
 
     #[test]

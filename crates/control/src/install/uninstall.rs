@@ -10,6 +10,7 @@ use berth_api::{
     Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
+use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -21,7 +22,7 @@ use kube::{
     api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Debug;
 
 /// Names per kind in the message.
@@ -181,16 +182,46 @@ where
 /// # Errors
 /// The host refuses or does not answer.
 pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
+    let has_risks = |node: &PartialObjectMeta<Node>| node.annotations().contains_key(labels::NODE_RISKS);
+    change_nodes(client, has_risks, &json!({"annotations": {labels::NODE_RISKS: null}})).await
+}
+
+/// Removes the labels and annotations that say that tenants share a node, or have shared it: the pools are deleted, and without Berth nothing else removes
+/// them. A node with an assignment stays as it is.
+async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
+    let is_marked = |node: &PartialObjectMeta<Node>| {
+        let (labels, annotations) = (node.labels(), node.annotations());
+        let has_assignment = labels.contains_key(labels::NODE_STATE) || annotations.contains_key(labels::NODE_STATE);
+        let was_shared = annotations.contains_key(labels::PREVIOUS_SHARED_POOL);
+        !has_assignment && (was_shared || labels.contains_key(labels::SHARED_POOL))
+    };
+    let gone = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
+    let without = json!({
+        "labels": gone(&[labels::SHARED_POOL, labels::POOL]),
+        "annotations": gone(&[labels::PREVIOUS_SHARED_POOL, labels::SHARED_UNTIL, labels::REASON]),
+    });
+    change_nodes(client, is_marked, &without).await
+}
+
+/// Changes the metadata of some nodes. One that is gone needs no change. The Jobs that call this have little memory, and hosts have thousands of nodes: they
+/// are read page by page.
+async fn change_nodes(
+    client: &Client,
+    is_changed: impl Fn(&PartialObjectMeta<Node>) -> bool,
+    metadata: &Value,
+) -> kube::Result<()> {
+    let listed: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
+    let mut names = Vec::new();
+    let take = |node: Watched<PartialObjectMeta<Node>>| {
+        let changed = node.readable().filter(&is_changed);
+        names.extend(changed.map(|node| node.name_any()));
+    };
+    for_each(&listed, ListParams::default(), take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
-    let list = nodes.list_metadata(&ListParams::default()).await?;
-    let has_risks = |node: &&PartialObjectMeta<Node>| node.annotations().contains_key(labels::NODE_RISKS);
-    for node in list.iter().filter(has_risks) {
-        let without = json!({"metadata": {"annotations": {labels::NODE_RISKS: null}}});
-        optional(
-            nodes
-                .patch_metadata(&node.name_any(), &PatchParams::default(), &Patch::Merge(without))
-                .await,
-        )?;
+    let patch = Patch::Merge(json!({"metadata": metadata}));
+    for name in names {
+        let patched = nodes.patch_metadata(&name, &PatchParams::default(), &patch).await;
+        optional(patched)?;
     }
     Ok(())
 }
@@ -198,7 +229,7 @@ pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
-    /// PriorityClasses of TenantClasses, because the classes are kept.
+    /// PriorityClasses of TenantClasses, and labels and annotations of shared nodes, because classes and pools are kept.
     pub classes: bool,
     /// The datastore's certificates, because its volumes are kept.
     pub keys: bool,
@@ -255,6 +286,7 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
         priorities
             .delete_collection(&DeleteParams::default(), &of_classes)
             .await?;
+        remove_shared_pools(client).await?;
     }
     Ok(())
 }
@@ -263,7 +295,6 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
 mod tests {
     use super::*;
     use crate::testing::{Script, ScriptedApi};
-    use serde_json::Value;
 
     const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
     const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -327,6 +358,46 @@ mod tests {
         let annotations = |name: &str| host.get(&path(name)).unwrap()["metadata"]["annotations"].clone();
         assert_eq!(annotations("risky"), json!({"example.com/rack": "r1"}));
         assert_eq!(annotations("new"), json!({"example.com/rack": "r2"}));
+    }
+
+    #[tokio::test]
+    async fn without_the_definitions_no_node_says_that_tenants_share_it() {
+        let path = |name: &str| format!("/api/v1/nodes/{name}");
+        let assigned = json!({"berth.dev/state": "Scrubbing", labels::POOL: "h100"});
+        let was_shared = json!({labels::PREVIOUS_SHARED_POOL: "cpu", labels::SHARED_UNTIL: "2026-01-01T00:00:00Z", labels::REASON: "r"});
+        for classes in [true, false] {
+            let host = host(None);
+            for (name, labels, annotations) in [
+                (
+                    "shared",
+                    json!({labels::SHARED_POOL: "cpu", labels::POOL: "cpu", "cpu": "yes"}),
+                    json!({}),
+                ),
+                ("left", json!({"cpu": "no"}), was_shared.clone()),
+                ("assigned", assigned.clone(), was_shared.clone()),
+            ] {
+                let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+                host.insert(&path(name), json!({"metadata": metadata}));
+            }
+            let keep = Keep {
+                classes,
+                ..Keep::default()
+            };
+            delete_unlisted_objects(&host.client(), keep).await.unwrap();
+            let metadata = |name: &str| host.get(&path(name)).unwrap()["metadata"].clone();
+            let is_marked = !metadata("shared")["labels"][labels::SHARED_POOL].is_null();
+            assert_eq!(
+                is_marked, classes,
+                "a later installation goes on with the pools that are kept"
+            );
+            if !classes {
+                assert_eq!(metadata("shared")["labels"], json!({"cpu": "yes"}));
+                assert_eq!(metadata("left")["annotations"], json!({}));
+            }
+            assert_eq!(metadata("left")["labels"], json!({"cpu": "no"}));
+            assert_eq!(metadata("assigned")["labels"], assigned);
+            assert_eq!(metadata("assigned")["annotations"], was_shared);
+        }
     }
 
     #[test]

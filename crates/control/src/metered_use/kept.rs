@@ -3,8 +3,12 @@
 //! A snapshot has the data of its volume for as long as it exists. If it did not count, a team could keep data for nothing, and make a claim of it when it needs
 //! it. Snapshots of a volume share most of what they have with it and with each other. So of a volume and its snapshots one counts: the claim, or, when it is gone, the
 //! largest snapshot. A snapshot names its claim, and a claim of the same name may have another volume: a snapshot is of the last one that was created before it.
+//! A snapshot without a size has that of its claim.
 
-use super::{ClaimUse, Using};
+use super::{
+    ClaimUse, Using,
+    snapshot::{SnapshotUse, SourceClaim, UnrecordedSource},
+};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -12,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// name that no claim has.
 pub(super) type Counted = (String, Option<Using<ClaimUse>>);
 
-/// When a claim was created that is gone. None: before this process knew of it.
+/// When a claim was created that is gone. None: this process did not know of it, and nothing is written into its snapshots.
 type Created = Option<Timestamp>;
 
 /// What is kept of each claim.
@@ -31,12 +35,21 @@ pub(super) struct KeptClaims {
 struct Kept {
     /// None: it is gone, or has no volume.
     claim: Option<Using<ClaimUse>>,
-    /// When it was noticed that claims are gone of which there are snapshots, by when they were created.
-    gone: BTreeMap<Timestamp, Timestamp>,
+    /// Claims that are gone of which there are snapshots, by when they were created.
+    gone: BTreeMap<Timestamp, Gone>,
     /// By namespace and name.
-    snapshots: BTreeMap<String, Using<ClaimUse>>,
+    snapshots: BTreeMap<String, SnapshotUse>,
     /// The claims that are gone of which a snapshot counts.
     counted: BTreeSet<Created>,
+}
+
+/// A claim that is gone.
+#[derive(Debug)]
+struct Gone {
+    /// When that was noticed.
+    at: Timestamp,
+    /// What it used, in MiB.
+    mebibytes: i64,
 }
 
 impl KeptClaims {
@@ -44,7 +57,8 @@ impl KeptClaims {
     pub(super) fn put_claim(&mut self, name: &str, claim: Option<Using<ClaimUse>>, at: Timestamp) -> Vec<Counted> {
         let kept = self.kept.entry(name.to_owned()).or_default();
         if let Some(before) = &kept.claim {
-            kept.gone.insert(before.since, at);
+            let mebibytes = before.amount.mebibytes;
+            kept.gone.insert(before.since, Gone { at, mebibytes });
         }
         if let Some(claim) = &claim {
             kept.gone.remove(&claim.since);
@@ -67,8 +81,8 @@ impl KeptClaims {
         counted
     }
 
-    /// Sets a snapshot, with the claim that it is of; none if it is gone. Returns what counts of the claims that are concerned.
-    pub(super) fn put_snapshot(&mut self, name: &str, snapshot: Option<(String, Using<ClaimUse>)>) -> Vec<Counted> {
+    /// Sets a snapshot; none if it is gone. Returns what counts of the claims that are concerned.
+    pub(super) fn put_snapshot(&mut self, name: &str, snapshot: Option<SnapshotUse>) -> Vec<Counted> {
         let before = self.sources.remove(name);
         if let Some(claim) = &before
             && let Some(kept) = self.kept.get_mut(claim)
@@ -76,9 +90,10 @@ impl KeptClaims {
             kept.snapshots.remove(name);
         }
         let mut concerned: Vec<String> = before.into_iter().collect();
-        if let Some((claim, using)) = snapshot {
+        if let Some(snapshot) = snapshot {
+            let claim = snapshot.claim.clone();
             let kept = self.kept.entry(claim.clone()).or_default();
-            kept.snapshots.insert(name.to_owned(), using);
+            kept.snapshots.insert(name.to_owned(), snapshot);
             self.sources.insert(name.to_owned(), claim.clone());
             concerned.push(claim);
         }
@@ -91,6 +106,28 @@ impl KeptClaims {
         let gone = self.sources.keys().filter(|name| !names.contains(*name));
         let gone: Vec<String> = gone.cloned().collect();
         gone.iter().flat_map(|name| self.put_snapshot(name, None)).collect()
+    }
+
+    /// So many snapshots of which it is known which claim they are of, and which do not say so.
+    pub(super) fn unrecorded_sources(&self, most: usize) -> Vec<UnrecordedSource> {
+        if !self.has_all_claims {
+            return Vec::new();
+        }
+        let of_claim = |kept: &Kept| {
+            let sources = kept.snapshots.iter().filter_map(|(name, snapshot)| {
+                let source = kept.source(snapshot)?;
+                let is_recorded = snapshot
+                    .source
+                    .is_some_and(|recorded| recorded.created == source.created);
+                (!is_recorded).then(|| UnrecordedSource {
+                    snapshot: name.clone(),
+                    uid: snapshot.uid.clone(),
+                    source,
+                })
+            });
+            sources.collect::<Vec<_>>()
+        };
+        self.kept.values().flat_map(of_claim).take(most).collect()
     }
 
     /// What counts of the claims of a name. One of which nothing is kept is forgotten.
@@ -119,28 +156,52 @@ impl KeptClaims {
 }
 
 impl Kept {
+    /// The claim that a snapshot is of, as far as that is known.
+    fn source(&self, snapshot: &SnapshotUse) -> Option<SourceClaim> {
+        let taken = snapshot.using.since;
+        let existing = self.claim.as_ref().filter(|claim| claim.since <= taken);
+        let existing = existing.map(|claim| SourceClaim {
+            created: claim.since,
+            mebibytes: claim.amount.mebibytes,
+        });
+        let gone = || {
+            let (created, gone) = self.gone.range(..=taken).next_back()?;
+            Some(SourceClaim {
+                created: *created,
+                mebibytes: gone.mebibytes,
+            })
+        };
+        // What was seen counts more than what others can write.
+        let written = || snapshot.source.filter(|source| source.created <= taken);
+        existing.or_else(gone).or_else(written)
+    }
+
     /// Of each claim that is gone the largest snapshot, since there is one and the claim does not count any more.
     fn count_gone(&self) -> BTreeMap<Created, Using<ClaimUse>> {
         let existing = self.claim.as_ref().map(|claim| claim.since);
-        let mut largest: BTreeMap<Created, (&Using<ClaimUse>, Timestamp)> = BTreeMap::new();
+        let mut largest: BTreeMap<Created, Using<ClaimUse>> = BTreeMap::new();
         for snapshot in self.snapshots.values() {
-            if existing.is_some_and(|created| created <= snapshot.since) {
+            let source = self.source(snapshot);
+            let created = source.map(|source| source.created);
+            if created.is_some() && created == existing {
                 continue;
             }
-            let claim = self.gone.range(..=snapshot.since).next_back();
-            let since = claim.map_or(snapshot.since, |(_, gone_at)| snapshot.since.max(*gone_at));
-            let created = claim.map(|(created, _)| *created);
-            let (most, first) = largest.entry(created).or_insert((snapshot, since));
-            if snapshot.amount.mebibytes > most.amount.mebibytes {
-                *most = snapshot;
+            let mut using = snapshot.using.clone();
+            if let Some(gone) = created.and_then(|created| self.gone.get(&created)) {
+                using.since = using.since.max(gone.at);
             }
-            *first = since.min(*first);
+            if using.amount.mebibytes == 0 && snapshot.is_taken {
+                using.amount.mebibytes = source.map_or(0, |source| source.mebibytes);
+            }
+            let first = largest.get(&created).map_or(using.since, |most| most.since);
+            let since = using.since.min(first);
+            let most = largest.entry(created).or_insert_with(|| using.clone());
+            if using.amount.mebibytes > most.amount.mebibytes {
+                *most = using;
+            }
+            most.since = since;
         }
-        let all = largest.into_iter().map(|(created, (most, since))| {
-            let using = Using { since, ..most.clone() };
-            (created, using)
-        });
-        all.collect()
+        largest
     }
 }
 
@@ -173,8 +234,18 @@ mod tests {
         using("fast", mebibytes, since)
     }
 
-    fn snapshot(mebibytes: i64, since: i64) -> (String, Using<ClaimUse>) {
-        ("ns/c".into(), using("daily", mebibytes, since))
+    fn snapshot(mebibytes: i64, since: i64) -> SnapshotUse {
+        snapshot_of("ns/c", mebibytes, since)
+    }
+
+    fn snapshot_of(claim: &str, mebibytes: i64, since: i64) -> SnapshotUse {
+        SnapshotUse {
+            claim: claim.into(),
+            using: using("daily", mebibytes, since),
+            is_taken: mebibytes > 0,
+            source: None,
+            uid: "u".into(),
+        }
     }
 
     /// What counts after all changes, by name: the class, MiB, and since when.
@@ -256,6 +327,53 @@ mod tests {
         assert!(kept.kept["ns/c"].gone.is_empty());
     }
 
+    /// Otherwise a team waits for a restart of control, or uses a driver that reports no sizes.
+    #[test]
+    fn what_is_written_into_snapshots_outlives_this_process() {
+        let (mut kept, mut log) = kept();
+        let without_size = |since: i64| SnapshotUse {
+            is_taken: true,
+            ..snapshot(0, since)
+        };
+        for number in 0..2 {
+            let created = number * 100;
+            log.put(kept.put_claim("ns/c", Some(claim(10, created)), at(created)));
+            let name = format!("ns/s{number}");
+            log.put(kept.put_snapshot(&name, Some(without_size(created + 10))));
+            log.put(kept.put_claim("ns/c", None, at(created + 50)));
+        }
+        assert_eq!(log.put(Vec::new()), [("daily", 10, 50), ("daily", 10, 150)]);
+        let unrecorded = kept.unrecorded_sources(9);
+        let sources = unrecorded
+            .iter()
+            .map(|found| (found.snapshot.as_str(), found.source.created.as_second()));
+        assert_eq!(sources.collect::<Vec<_>>(), [("ns/s0", 0), ("ns/s1", 100)]);
+        assert_eq!(kept.unrecorded_sources(1).len(), 1);
+        // Another control finds them.
+        let (mut next, mut log) = (KeptClaims::default(), Log::default());
+        for found in &unrecorded {
+            let recorded = SnapshotUse {
+                source: Some(found.source),
+                ..without_size(found.source.created.as_second() + 10)
+            };
+            log.put(next.put_snapshot(&found.snapshot, Some(recorded)));
+        }
+        assert_eq!(log.put(Vec::new()), [], "all claims are not known yet");
+        log.put(next.retain_claims(&HashSet::new(), at(300)));
+        assert_eq!(log.put(Vec::new()), [("daily", 10, 10), ("daily", 10, 110)]);
+        assert!(next.unrecorded_sources(9).is_empty());
+        // What somebody wrote who is not control does not count while it is known better, and is written again.
+        let forged = SnapshotUse {
+            source: Some(SourceClaim {
+                created: at(0),
+                mebibytes: 1,
+            }),
+            ..without_size(110)
+        };
+        log.put(kept.put_snapshot("ns/s1", Some(forged)));
+        assert_eq!(kept.unrecorded_sources(9).len(), 2);
+    }
+
     #[test]
     fn a_claim_that_changes_is_the_same_claim() {
         let (mut kept, mut log) = kept();
@@ -270,7 +388,7 @@ mod tests {
     fn a_snapshot_does_not_count_before_all_claims_are_known() {
         let (mut kept, mut log) = (KeptClaims::default(), Log::default());
         assert_eq!(log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20)))), []);
-        let of_gone = Some(("ns/gone".to_owned(), using("daily", 7, 30)));
+        let of_gone = Some(snapshot_of("ns/gone", 7, 30));
         assert_eq!(log.put(kept.put_snapshot("ns/s2", of_gone)), []);
         log.put(kept.put_claim("ns/c", Some(claim(10, 5)), at(90)));
         let all = kept.retain_claims(&HashSet::from(["ns/c".to_owned()]), at(90));
@@ -293,7 +411,7 @@ mod tests {
     fn a_snapshot_of_another_claim_that_has_the_name_of_one_leaves_the_first() {
         let (mut kept, mut log) = kept();
         log.put(kept.put_snapshot("ns/s1", Some(snapshot(10, 20))));
-        let of_other = Some(("ns/d".to_owned(), using("daily", 3, 70)));
+        let of_other = Some(snapshot_of("ns/d", 3, 70));
         assert_eq!(log.put(kept.put_snapshot("ns/s1", of_other)), [("daily", 3, 70)]);
         assert!(!kept.kept.contains_key("ns/c"));
     }

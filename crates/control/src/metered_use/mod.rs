@@ -9,7 +9,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use snapshot::{VolumeSnapshot, snapshot_resource};
+pub(crate) use snapshot::{UnrecordedSource, VolumeSnapshot, snapshot_resource};
 
 use crate::clock::Clock;
 use berth_api::{labels, names, quantity};
@@ -249,6 +249,11 @@ impl MeteredUse {
             let counted = kept.retain_snapshots(names);
             self.log_claims(counted, self.clock.now());
         }
+    }
+
+    /// So many snapshots of which it is known which claim they are of, and which do not say so.
+    pub(crate) fn unrecorded_sources(&self, most: usize) -> Vec<UnrecordedSource> {
+        lock(&self.kept).unrecorded_sources(most)
     }
 
     /// Whether anything reads the logs.

@@ -1,4 +1,7 @@
 //! VolumeSnapshots, as far as they are metered. The host may not serve them.
+//!
+//! A snapshot names its claim, and does not say which of several claims of this name that was, nor how large its volume was: some drivers report no
+//! size. So control writes both into an annotation of the snapshot while it knows them, for the controls that start later.
 
 use super::{ClaimUse, MEBIBYTE, Using, created, whole};
 use berth_api::{labels, names, quantity};
@@ -9,6 +12,7 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::Value;
+use std::fmt;
 
 /// A `VolumeSnapshot`. The `spec` may be missing: of a deleted object that cannot be read nothing but its name is known.
 pub(crate) type VolumeSnapshot = Object<Option<SnapshotSpec>, SnapshotStatus>;
@@ -33,6 +37,59 @@ struct Source {
 pub(crate) struct SnapshotStatus {
     /// A quantity, as text or as a number.
     restore_size: Value,
+    ready_to_use: Option<bool>,
+    /// When it was taken.
+    creation_time: Option<String>,
+}
+
+/// The claim that a snapshot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SourceClaim {
+    /// When it was created.
+    pub(super) created: Timestamp,
+    /// What it used, in MiB.
+    pub(super) mebibytes: i64,
+}
+
+/// As [`labels::SNAPSHOT_SOURCE`] has it.
+impl fmt::Display for SourceClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}Mi", self.created, self.mebibytes)
+    }
+}
+
+impl SourceClaim {
+    fn parse(text: &str) -> Option<Self> {
+        let (created, size) = text.split_once(' ')?;
+        let mebibytes = size.strip_suffix("Mi")?.parse().ok()?;
+        Some(Self {
+            created: created.parse().ok()?,
+            mebibytes,
+        })
+    }
+}
+
+/// A snapshot of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SnapshotUse {
+    /// Namespace and name of the claim that it is of.
+    pub(super) claim: String,
+    /// What it has, from its creation on; 0: its size is not known.
+    pub(super) using: Using<ClaimUse>,
+    /// Whether the driver has taken it.
+    pub(super) is_taken: bool,
+    /// The claim, if control has written that into the snapshot.
+    pub(super) source: Option<SourceClaim>,
+    pub(super) uid: String,
+}
+
+/// A snapshot into which the claim that it is of is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnrecordedSource {
+    /// Namespace and name of the snapshot.
+    pub(crate) snapshot: String,
+    pub(crate) uid: String,
+    pub(crate) source: SourceClaim,
 }
 
 /// The kind `VolumeSnapshot`.
@@ -41,9 +98,8 @@ pub(crate) fn snapshot_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "volumesnapshots")
 }
 
-/// What a snapshot of a tenant has, from its creation on, with namespace and name of the claim that it is of. Nothing as long as its size is not known.
-/// None if it is of no claim. Others can write the labels of a tenant in namespaces of their own.
-pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option<(String, Using<ClaimUse>)> {
+/// What a snapshot of a tenant has. None if it is of no claim. Others can write the labels of a tenant in namespaces of their own.
+pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option<SnapshotUse> {
     let tenant = snapshot.labels().get(labels::TENANT)?;
     let namespace = snapshot.namespace()?;
     if !names::is_workload_namespace(&namespace, tenant) {
@@ -51,7 +107,8 @@ pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option
     }
     let spec = snapshot.spec.as_ref()?;
     let claim = spec.source.persistent_volume_claim_name.as_ref()?;
-    let size = snapshot.status.as_ref().and_then(|status| match &status.restore_size {
+    let status = snapshot.status.as_ref();
+    let size = status.and_then(|status| match &status.restore_size {
         Value::String(text) => quantity::parse(text),
         number => quantity::parse(&number.to_string()),
     });
@@ -66,7 +123,14 @@ pub(super) fn read_snapshot(snapshot: &VolumeSnapshot, now: Timestamp) -> Option
             mebibytes: whole(size.unwrap_or_default(), MEBIBYTE),
         },
     };
-    Some((format!("{namespace}/{claim}"), using))
+    let source = snapshot.annotations().get(labels::SNAPSHOT_SOURCE);
+    Some(SnapshotUse {
+        claim: format!("{namespace}/{claim}"),
+        using,
+        is_taken: status.is_some_and(|status| status.ready_to_use == Some(true) || status.creation_time.is_some()),
+        source: source.and_then(|text| SourceClaim::parse(text)),
+        uid: snapshot.uid().unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]
@@ -75,7 +139,7 @@ mod tests {
     use berth_api::names::TenantId;
     use serde_json::json;
 
-    fn read(namespace: &str, source: &Value, restore_size: &Value) -> Option<(String, Using<ClaimUse>)> {
+    fn read(namespace: &str, source: &Value, restore_size: &Value) -> Option<SnapshotUse> {
         let id = TenantId::new("vision", "6f2c");
         let snapshot = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
@@ -92,24 +156,39 @@ mod tests {
     fn a_snapshot_has_the_size_of_the_volume_that_it_is_restored_to() {
         let own = TenantId::new("vision", "6f2c").workload_namespace();
         let of_claim = json!({"persistentVolumeClaimName": "c"});
-        let (claim, using) = read(&own, &of_claim, &json!("10Gi")).unwrap();
-        assert_eq!(claim, format!("{own}/c"));
+        let SnapshotUse {
+            claim, using, source, ..
+        } = read(&own, &of_claim, &json!("10Gi")).unwrap();
+        assert_eq!((claim, source), (format!("{own}/c"), None));
         assert_eq!(
             (using.amount.class.as_deref(), using.amount.mebibytes),
             (Some("daily"), 10 * 1024)
         );
         assert_eq!(using.since.as_second(), 100);
-        let (_, of_bytes) = read(&own, &of_claim, &json!(1_048_577)).unwrap();
-        assert_eq!(of_bytes.amount.mebibytes, 2);
+        let of_bytes = read(&own, &of_claim, &json!(1_048_577)).unwrap();
+        assert_eq!(of_bytes.using.amount.mebibytes, 2);
         for size in [json!(null), json!("0"), json!("lots")] {
-            let (_, unknown) = read(&own, &of_claim, &size).unwrap();
-            assert_eq!(unknown.amount.mebibytes, 0, "{size}");
+            let unknown = read(&own, &of_claim, &size).unwrap();
+            assert_eq!(unknown.using.amount.mebibytes, 0, "{size}");
         }
         for (namespace, source, size) in [
             (own.as_str(), &json!({"volumeSnapshotContentName": "v"}), json!("10Gi")),
             ("team", &of_claim, json!("10Gi")),
         ] {
             assert_eq!(read(namespace, source, &size), None, "{namespace} {source} {size}");
+        }
+    }
+
+    #[test]
+    fn the_claim_that_control_has_written_into_a_snapshot_is_read() {
+        let source = SourceClaim {
+            created: Timestamp::from_second(90).unwrap(),
+            mebibytes: 7,
+        };
+        assert_eq!(source.to_string(), "1970-01-01T00:01:30Z 7Mi");
+        assert_eq!(SourceClaim::parse(&source.to_string()), Some(source));
+        for text in ["", "1970-01-01T00:01:30Z", "1970-01-01T00:01:30Z 7", "yesterday 7Mi"] {
+            assert_eq!(SourceClaim::parse(text), None, "{text}");
         }
     }
 

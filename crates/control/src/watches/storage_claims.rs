@@ -1,4 +1,4 @@
-//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes and its size are kept.
+//! The watch of tenants' PersistentVolumeClaims on the host. Of each only its classes and its sizes are kept.
 
 use super::{
     follow::{self, Index},
@@ -39,6 +39,7 @@ struct ClaimWatch {
 impl Index<PersistentVolumeClaim> for ClaimWatch {
     fn put(&self, name: &str, claim: Option<&PersistentVolumeClaim>) {
         self.metered.put_claim(name, claim);
+        self.uses.put_volume(name, claim);
         self.uses.put(name, claim.map(of_claim).unwrap_or_default());
     }
 

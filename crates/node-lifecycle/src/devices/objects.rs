@@ -1,7 +1,7 @@
 //! Device classes and claims as the host's API server sends them: the parts that matter for nodes. All else is skipped while it is parsed. Tenants fill
 //! claims: as a tree of JSON one of 240 KiB takes 10 MiB.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 /// The `spec` of a `DeviceClass`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -72,6 +72,9 @@ struct CelSelector {
 #[serde(default)]
 pub struct ClaimStatus {
     pub(super) allocation: Option<AllocationStatus>,
+    /// What uses the claim: the number alone matters.
+    #[serde(rename = "reservedFor")]
+    reserved_for: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -129,6 +132,11 @@ impl ClaimSpec {
 }
 
 impl ClaimStatus {
+    /// Whether anything uses the claim, or is about to.
+    pub fn is_reserved(&self) -> bool {
+        self.reserved_for.as_ref().is_some_and(|users| !users.is_empty())
+    }
+
     /// How many devices of a driver are allocated to the claim; none as long as it has no allocation.
     pub fn count_allocated(&self, driver: &str) -> Option<usize> {
         let results = self.allocation.as_ref()?.results();

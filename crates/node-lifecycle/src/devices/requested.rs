@@ -14,7 +14,7 @@ pub type RequestedDevices = BTreeMap<String, u64>;
 
 impl DeviceClaim {
     /// The devices that it may get, at most: of alternatives the largest number of each class.
-    fn count_requested(&self) -> RequestedDevices {
+    pub fn count_requested(&self) -> RequestedDevices {
         let mut requested = RequestedDevices::new();
         for RequestAlternatives(alternatives) in &self.requests {
             let mut largest: BTreeMap<&str, u64> = BTreeMap::new();

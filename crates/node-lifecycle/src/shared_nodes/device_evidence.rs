@@ -4,8 +4,9 @@
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
 
-/// Prefixes of labels that GPU operators and clouds set on nodes with GPUs.
-const LABEL_PREFIXES: [&str; 11] = [
+/// Prefixes of labels that GPU operators, clouds and autoscalers set on nodes with GPUs. Those of the last two are there from the beginning: a node has them
+/// before its device plugin reports any resource.
+const LABEL_PREFIXES: [&str; 19] = [
     "nvidia.com/gpu",
     "nvidia.com/mig",
     "nvidia.com/cuda",
@@ -17,6 +18,15 @@ const LABEL_PREFIXES: [&str; 11] = [
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
+    // CoreWeave.
+    "gpu.nvidia.com/",
+    "doks.digitalocean.com/gpu",
+    "ibm-cloud.kubernetes.io/gpu",
+    "eks.amazonaws.com/instance-gpu",
+    "eks.amazonaws.com/instance-accelerator",
+    "karpenter.k8s.aws/instance-gpu",
+    "karpenter.k8s.aws/instance-accelerator",
+    "karpenter.azure.com/sku-gpu",
 ];
 /// Values of such labels on nodes without GPUs.
 const NONE: [&str; 4] = ["", "0", "false", "none"];
@@ -85,6 +95,8 @@ mod tests {
             "feature.node.kubernetes.io/pci-0300_1a03.present": "true",
             "feature.node.kubernetes.io/pci-0600_1022.present": "true",
             "feature.node.kubernetes.io/pci-0200_8086.present": "true",
+            "karpenter.k8s.aws/instance-category": "m", "karpenter.azure.com/sku-gpu-count": "0",
+            "ibm-cloud.kubernetes.io/gpu-enabled": "false",
         });
         let capacity =
             json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "1Ti", "hugepages-2Mi": "0"});
@@ -109,6 +121,14 @@ mod tests {
             ("nvidia.com/mig.capable", "true"),
             ("amd.com/gpu.product-name", "MI300X"),
             ("cloud.google.com/gke-accelerator", "nvidia-l4"),
+            ("gpu.nvidia.com/class", "A100_NVLINK_80GB"),
+            ("doks.digitalocean.com/gpu-brand", "nvidia"),
+            ("ibm-cloud.kubernetes.io/gpu-enabled", "true"),
+            ("eks.amazonaws.com/instance-gpu-count", "1"),
+            ("eks.amazonaws.com/instance-accelerator-name", "inferentia"),
+            ("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia"),
+            ("karpenter.k8s.aws/instance-accelerator-count", "2"),
+            ("karpenter.azure.com/sku-gpu-name", "A100"),
             ("feature.node.kubernetes.io/pci-10de.present", "true"),
             ("feature.node.kubernetes.io/pci-0302_10de.sriov.capable", "true"),
             ("feature.node.kubernetes.io/pci-0380_8086.present", "true"),

@@ -61,6 +61,8 @@ struct Branch<'a> {
     leaving: u64,
     /// GPUs of nodes that cannot be kept, and on which pods may still run.
     draining: u64,
+    /// GPUs of nodes that one of its tenants loses and that are kept for another one: they count twice until they are gone.
+    moving: u64,
 }
 
 impl<'a> Tree<'a> {
@@ -231,6 +233,15 @@ impl<'a> Tree<'a> {
         self.change(tenant, |branch| branch.draining += gpus);
     }
 
+    /// GPUs of a node that a tenant loses and that is kept for another one, or for another group of the same.
+    pub fn add_moving(&mut self, tenant: usize, holder: usize, gpus: u64) {
+        for number in &self.paths[tenant] {
+            if self.paths[holder].contains(number) {
+                self.branches[*number].moving += gpus;
+            }
+        }
+    }
+
     /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
     pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
@@ -240,6 +251,24 @@ impl<'a> Tree<'a> {
     pub fn is_within_nominal_quota_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
         self.path_at(tenant, depth)
             .any(|number| self.branches[number].has_room(gpus))
+    }
+
+    /// The same if some of them are those of nodes that others have now. `moved`: these tenants, and the GPUs of each node. A quota that both tenants belong to has
+    /// no more with such a node, however long it counts for both.
+    pub fn is_within_nominal_quota_after(
+        &self,
+        tenant: usize,
+        depth: usize,
+        gpus: u64,
+        moved: &[(usize, u64)],
+    ) -> bool {
+        self.path_at(tenant, depth).any(|number| {
+            let of_quota = moved.iter().filter(|(holder, _)| self.paths[*holder].contains(&number));
+            let moved: u64 = of_quota.map(|(_, gpus)| gpus).sum();
+            let branch = &self.branches[number];
+            branch.nominal_quota > 0
+                && branch.used + branch.losing() + gpus <= branch.nominal_quota + branch.moving + moved
+        })
     }
 
     /// How many GPUs more would be within a nominal quota at this depth of the tree, or deeper.
@@ -417,6 +446,7 @@ impl<'a> Branch<'a> {
             not_lent_below: 0,
             leaving: 0,
             draining: 0,
+            moving: 0,
         }
     }
 

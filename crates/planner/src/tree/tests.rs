@@ -70,6 +70,30 @@ fn all(tree: &Tree<'_>) -> TenantSet {
 }
 
 #[test]
+fn a_node_that_moves_within_a_quota_counts_once_for_its_nominal_quota() {
+    with(|tree| {
+        // Red has all of its 16, of which a loses 8.
+        tree.add_used(0, 8);
+        tree.add_leaving(0, 8);
+        let is_within = |tree: &Tree<'_>, tenant: usize, moved: &[(usize, u64)]| {
+            tree.is_within_nominal_quota_after(tenant, 2, 8, moved)
+        };
+        assert!(
+            !is_within(tree, 1, &[]),
+            "it is beyond the nominal quota with any other node"
+        );
+        assert!(is_within(tree, 1, &[(0, 8)]), "the quota has no more with that of a");
+        assert!(!is_within(tree, 1, &[(2, 8)]), "but with one of another team");
+        assert!(!is_within(tree, 3, &[(0, 8)]), "it has no nominal quota");
+        // The node is kept for b, and counts twice until it is gone.
+        tree.add_used(1, 8);
+        tree.add_moving(1, 0, 8);
+        assert!(!is_within(tree, 1, &[]), "the quota is full all the same");
+        assert!(tree.is_within_nominal_quota_after(0, 2, 0, &[]), "but not exceeded");
+    });
+}
+
+#[test]
 fn a_limit_holds_for_all_below() {
     with(|tree| {
         tree.add_used(0, 16);

@@ -147,7 +147,7 @@ impl PlanningPass<'_> {
                 refused.insert(alike);
                 continue;
             }
-            self.take_from_group(at, request);
+            self.take_from_group(at, request, gpus);
             self.wait_for_node(request, at);
             self.note_given(&[at]);
         }

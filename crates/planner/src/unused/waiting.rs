@@ -60,15 +60,24 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Whether the requests that counted on a node for too long would be served before the one that reclaims it by priority or for a fair share, and take it
-    /// back.
-    pub fn would_be_taken_back(&self, node: usize, request: usize) -> bool {
-        let (Some(group), Some(waiting)) = (self.view.nodes[node].group, self.late_priorities.get(&node)) else {
+    /// Whether the requests that counted for too long on a node, or on others that their group loses by this plan, would be served before the one that reclaims it by
+    /// priority or for a fair share, and take it back. Each of them may wait for any of these nodes next. `needed`: GPUs that the request needs together: a gang is
+    /// within a nominal quota with all of its nodes or not at all.
+    pub fn would_be_taken_back(&self, node: usize, request: usize, needed: u64) -> bool {
+        let Some(group) = self.view.nodes[node]
+            .group
+            .filter(|_| self.is_waited_for_too_long(node))
+        else {
+            return false;
+        };
+        let is_lost = |at: usize| at == node || matches!(self.decisions[at], Decision::Release { .. });
+        let lost = self.view.node_groups[group].nodes.iter().filter(|at| is_lost(**at));
+        let Some(waiting) = lost.filter_map(|at| self.late_priorities.get(at)).max() else {
             return false;
         };
         let (claimant, holder) = (self.view.tenant_of(request), self.view.node_groups[group].tenant);
         let gpus = self.view.gpus(node);
-        if !self.is_waited_for_too_long(node) || self.may_reclaim_as_owed(claimant, node, gpus, gpus) {
+        if self.may_reclaim_as_owed(claimant, node, needed, gpus) {
             return false;
         }
         let priority = self.view.requests[request].demand.priority;

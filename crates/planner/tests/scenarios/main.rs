@@ -54,6 +54,7 @@ mod release;
 mod repair;
 mod scale_up;
 mod shared_pauses;
+mod shared_quotas;
 mod unmet_minimums;
 mod unused;
 mod waiting;

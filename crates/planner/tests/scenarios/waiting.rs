@@ -5,7 +5,8 @@ use super::{
     support::{NOW, describe, read_fleet},
 };
 use berth_planner::{
-    ActionKind, ActionReason, Amounts, Fleet, NodeState, Phase, Plan, WaitingTime, remember_unused_nodes,
+    ActionKind, ActionReason, Amounts, Fleet, LEAST_PATIENCE, NodeState, Phase, Plan, UnusedNodes, WaitingTime,
+    remember_unused_nodes,
 };
 use std::collections::BTreeSet;
 
@@ -197,6 +198,71 @@ fn pods_that_never_start_do_not_take_a_node_back_from_others() {
         "{}",
         describe(&made)
     );
+}
+
+/// Each of the two pods that never start may wait for either node once both are lost. The important one, whose node a pod as important reclaims for a fair share, would
+/// come before the less important pod, which reclaims the other node.
+#[test]
+fn pods_that_lose_one_node_do_not_take_back_another_that_is_lost_at_the_same_time() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600 grace=300 reclaim=fair-share
+        tenant a
+        group a/g h100 0..8
+        demand a/g never-0 1x4 since=900
+        demand a/g never-1 1x4 since=900 prio=2
+        node n1 a/g used=1 age=9000
+        node n2 a/g used=2 age=9000
+        tenant b
+        group b/g h100 0..8
+        demand b/g first 2x4 prio=2
+        demand b/g second 1x8 prio=1 since=60
+        ",
+    );
+    check_that_both_nodes_are_lost_for_good(&mut fleet);
+}
+
+/// The gang is beyond the nominal quota as a whole, although each of its nodes would be within it.
+#[test]
+fn pods_that_never_start_take_no_node_back_from_a_gang_beyond_its_nominal_quota() {
+    let mut fleet = read_fleet(
+        "
+        pool h100 gpus=8 idle=300 hold=600 grace=300
+        quota own nominal=8
+        tenant a
+        group a/g h100 0..8
+        demand a/g never 1x4 since=900 prio=9
+        node n1 a/g used=4 age=9000 prio=1
+        tenant c
+        group c/g h100 0..8
+        node n2 c/g used=8 age=9000 prio=1
+        tenant b quota=own
+        group b/g h100 0..8
+        demand b/g late 2x8 gang prio=5
+        ",
+    );
+    check_that_both_nodes_are_lost_for_good(&mut fleet);
+}
+
+/// The pods of tenant a have waited for eleven minutes. A plan reclaims both nodes and begins a pause, and the next ones change nothing.
+fn check_that_both_nodes_are_lost_for_good(fleet: &mut Fleet) {
+    let waiting = WaitingTime {
+        since: Some(NOW - LEAST_PATIENCE),
+        until: None,
+    };
+    let unused = UnusedNodes {
+        waiting,
+        ..UnusedNodes::default()
+    };
+    fleet.tenants[0].unused.insert("h100".into(), unused);
+    let made = advance(fleet);
+    assert_eq!(reclaimed(&made), ["n1", "n2"], "{}", describe(&made));
+    assert_eq!(paused_until(&made), Some(NOW + 300 + 600), "{}", describe(&made));
+    for _ in 0..4 {
+        fleet.now += 60;
+        let made = advance(fleet);
+        assert_eq!(made.actions, [], "{}", describe(&made));
+    }
 }
 
 #[test]

@@ -18,7 +18,13 @@ use driver::{Printed, Smi};
 /// NVIDIA's vendor ID on the PCI bus.
 const NVIDIA: &str = "0x10de";
 /// What nvidia-smi prints if a GPU is open in another process, in lower case.
-const IN_USE: [&str; 2] = ["in use by another", "being used by one or more other processes"];
+const IN_USE: [&str; 3] = [
+    "in use by another",
+    "being used by one or more other processes",
+    "being used by some other process",
+];
+/// What it prints if it has left out a GPU that it was to reset, in lower case.
+const NOT_RESET: &str = "could not be reset";
 /// What it prints if there are no MIG instances to destroy.
 const NO_INSTANCES: [&str; 6] = [
     "No MIG-enabled",
@@ -120,7 +126,8 @@ pub(crate) fn reset(node: &Node, arguments: &[String]) -> Result<String, Unclean
 fn reset_all(node: &Node, smi: &Smi<'_>) -> Result<String, Unclean> {
     const RESET: &str = "--gpu-reset";
     let printed = smi(&[RESET])?;
-    if printed.is_done {
+    // Of several GPUs some may be reset: one that is not has the memory of a tenant, however the program ends.
+    if printed.is_done && !printed.text.to_ascii_lowercase().contains(NOT_RESET) {
         return Ok(printed.text);
     }
     Err(refused(node, RESET, &printed.text))
@@ -243,6 +250,23 @@ mod tests {
         let smi = |_: &[&str]| Ok(printed(false, "Resetting GPU 00000000:1A:00.0 is not supported."));
         let error = reset_all(&node, &smi).unwrap_err();
         assert!(matches!(error, Unclean::Program(_)), "it is not tried again: {error}");
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_reset_beside_others_is_not_clean() {
+        let (_folder, node) = machine_in_use();
+        let done = "GPU 00000000:18:00.0 was successfully reset.\n";
+        let reset = |text: &str| {
+            let smi = |_: &[&str]| Ok(printed(true, &format!("{done}{text}")));
+            reset_all(&node, &smi)
+        };
+        assert!(reset("All done.\n").is_ok());
+        let not_supported = "The following GPUs could not be reset:\n  GPU 00000000:1A:00.0: Not Supported\n";
+        assert!(matches!(reset(not_supported), Err(Unclean::Program(_))));
+        let in_use = "Unable to reset GPU 00000000:1A:00.0 because it's being used by some other process (e.g. CUDA application).\n\
+                      Some GPUs could not be reset.\n";
+        let error = reset(in_use).unwrap_err();
+        assert!(matches!(error, Unclean::InUse(_)), "it is tried again: {error}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 use crate::{Unclean, node::Node, program, version::Version};
 
-/// The first version without CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and CVE-2025-23266 (1.17.8); from NVIDIA's security
-/// bulletins.
-const SAFE: Version = Version([1, 17, 8]);
+/// The first version without CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8) and CVE-2026-24260 (1.19.1);
+/// from NVIDIA's security bulletins.
+const SAFE: Version = Version([1, 19, 1]);
 /// Where the GPU Operator and packages install its command.
 const TOOLS: [&str; 3] = [
     "/usr/local/nvidia/toolkit/nvidia-ctk",
@@ -64,13 +64,13 @@ fn check(tool: &str, printed: &str) -> Result<Version, Unclean> {
     if version < SAFE {
         return Err(Unclean::Left(format!(
             "{tool} is of version {version}: an image can take over the node. Update NVIDIA's container toolkit to {SAFE} or later \
-             (the GPU Operator to 25.3.1 or later)"
+             (with the GPU Operator: to a release that installs it)"
         )));
     }
     Ok(version)
 }
 
-/// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.17.8`.
+/// The version in the first line, as in `NVIDIA Container Toolkit CLI version 1.19.1`.
 fn version(printed: &str) -> Option<Version> {
     Version::parse(printed.lines().next()?.rsplit_once("version ")?.1)
 }
@@ -82,10 +82,12 @@ mod tests {
     #[test]
     fn versions_are_compared_as_numbers() {
         for (printed, is_safe) in [
-            ("NVIDIA Container Toolkit CLI version 1.17.8\ncommit: abc", true),
-            ("NVIDIA Container Toolkit CLI version 1.18.0-rc.2", true),
+            ("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: abc", true),
+            ("NVIDIA Container Toolkit CLI version 1.20.0-rc.2", true),
             ("NVIDIA Container Toolkit CLI version v2.0.0", true),
-            ("NVIDIA Container Toolkit CLI version 1.17.7\ncommit: abc", false),
+            ("NVIDIA Container Toolkit CLI version 1.19.0\ncommit: abc", false),
+            ("NVIDIA Container Toolkit CLI version 1.18.2", false),
+            ("NVIDIA Container Toolkit CLI version 1.17.8", false),
             ("NVIDIA Container Toolkit CLI version 1.9.12", false),
             ("NVIDIA Container Toolkit CLI version 0.99.99", false),
         ] {
@@ -99,7 +101,7 @@ mod tests {
         let error = check("/usr/bin/nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.16.1").unwrap_err();
         let message = error.to_string();
         assert!(
-            message.contains("/usr/bin/nvidia-ctk is of version 1.16.1") && message.contains("1.17.8 or later"),
+            message.contains("/usr/bin/nvidia-ctk is of version 1.16.1") && message.contains("1.19.1 or later"),
             "{message}"
         );
     }

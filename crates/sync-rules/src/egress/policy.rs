@@ -49,6 +49,12 @@ impl<L> Route<L> {
             Self::External(_) => "external",
         }
     }
+
+    /// Whether the API server connects there for a user's request to a pod or to a Service (`kubectl proxy`): it names the address of a pod then.
+    /// Webhooks and aggregated APIs have that of a Service.
+    pub fn is_for_users(&self) -> bool {
+        matches!(self, Self::Kubelet(_) | Self::Addresses("pod" | "endpoint", _))
+    }
 }
 
 /// Why a connection is not made.

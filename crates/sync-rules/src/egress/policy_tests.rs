@@ -115,6 +115,27 @@ fn targets_of_the_tenant_can_be_reached() {
 }
 
 #[test]
+fn connections_for_users_differ_from_those_of_the_api_server_itself() {
+    let cache = cache();
+    let is_for_users = |target: &str| {
+        let route = route(&cache, &locals(), &Target::parse(target).unwrap());
+        route.unwrap().is_for_users()
+    };
+    for target in ["gpu-1:10250", "10.244.1.7:9999", "10.30.1.2:5000"] {
+        assert!(is_for_users(target), "{target}");
+    }
+    for target in [
+        "127.0.0.1:8443",
+        "10.96.7.7:443",
+        "hook.default.svc:443",
+        "hooks.example.com:443",
+        "10.9.9.9:8443",
+    ] {
+        assert!(!is_for_users(target), "{target}");
+    }
+}
+
+#[test]
 fn other_targets_are_denied_with_a_reason() {
     let cache = cache();
     for (target, message) in [
@@ -182,6 +203,32 @@ fn an_ending_or_replaced_pod_is_no_endpoint() {
         go(&cache, "10.244.1.7:80").starts_with("403"),
         "its address may be another tenant's now"
     );
+}
+
+#[test]
+fn what_the_kubelet_of_a_node_reports_does_not_open_closed_addresses() {
+    let cache = cache();
+    let no_endpoint = "503 Service default/hook has no endpoint that is ready and one of your pods";
+    for address in [
+        "127.0.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "169.254.169.254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "fd00:ec2::254",
+        "64:ff9b::a9fe:a9fe",
+    ] {
+        pod(&cache, "hook", &json!({"app": "hook"}), address, "True");
+        let target = Target {
+            host: Host::Address(address.parse().unwrap()),
+            port: 80,
+        };
+        let way = go(&cache, &target.to_string());
+        assert!(way.starts_with("403 "), "{way}");
+        assert_eq!(go(&cache, "10.96.7.7:443"), no_endpoint, "{address}");
+        assert_eq!(go(&cache, "hook.default.svc:80"), no_endpoint, "{address}");
+    }
 }
 
 #[test]

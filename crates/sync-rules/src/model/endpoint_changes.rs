@@ -91,14 +91,18 @@ pub(crate) struct Written {
     applied: u64,
     /// Whether it has a selector. The host makes no endpoints for others.
     selects: bool,
+    /// Whether that selects no pod because the tenant makes the endpoints itself.
+    is_own: bool,
 }
 
 impl Written {
     fn of(service: &Stored) -> Self {
+        let selector = json::strings(&service.object(), &["spec", "selector"]);
         Self {
             uid: hash(&service.uid),
             applied: hash(&service.applied_hash),
-            selects: !json::strings(&service.object(), &["spec", "selector"]).is_empty(),
+            selects: !selector.is_empty(),
+            is_own: selector.get(labels::ENDPOINTS).map(String::as_str) == Some(labels::ENDPOINTS_OWN),
         }
     }
 }
@@ -227,7 +231,9 @@ impl EndpointChanges {
         if !counts || !written.selects || before == Some(written) {
             return Vec::new();
         }
-        if before.is_some_and(|before| before.uid == written.uid) {
+        // One that an earlier release left without a selector gets its own. No team causes that, so no Service is closed for it.
+        let has_changed = |before: Written| before.uid == written.uid && (before.selects || !written.is_own);
+        if before.is_some_and(has_changed) {
             return self.count([service]);
         }
         // However much is left: it is there. Its first pods, and its adoption if it was reserved, are part of its creation.

@@ -30,7 +30,15 @@ fn written(uid: u64, applied: u64) -> Option<Written> {
         uid,
         applied,
         selects: true,
+        is_own: false,
     })
+}
+
+/// The same without a selector.
+fn without_selector(applied: u64) -> Option<Written> {
+    let mut state = written(1, applied)?;
+    state.selects = false;
+    Some(state)
 }
 
 /// Services, of which each selects all pods with the label `app: a`.
@@ -280,14 +288,17 @@ fn writes_of_a_service_count_and_its_creation_does_not() {
     // The host makes no endpoints for it.
     let other = Name::new("team", "without-selector");
     for applied in 1..3 {
-        let state = Written {
-            uid: 1,
-            applied,
-            selects: false,
-        };
-        fixture.changes.set_written(&other, Some(state), true);
+        fixture.changes.set_written(&other, without_selector(applied), true);
     }
     assert!(!fixture.changes.activities.contains_key(&other));
+    // An earlier release left it without a selector, and it gets its own: no team causes that, so no Service is closed.
+    fixture.use_up();
+    let mut own = written(1, 3);
+    own.as_mut().unwrap().is_own = true;
+    assert!(fixture.changes.set_written(&other, own, true).is_empty());
+    let changed = Name::new("team", "gets-a-selector");
+    fixture.changes.set_written(&changed, without_selector(1), false);
+    assert_eq!(fixture.changes.set_written(&changed, written(1, 2), true).len(), 1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Addresses of the tenant's own pods, as its pods on the host have them now.
 
 use crate::model::{json, resource::Name};
+use berth_api::ranges;
 use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -55,8 +56,15 @@ pub fn is_ready(pod: &Value) -> bool {
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
+/// Whether a pod can have an address. Kubelets report addresses, and who is root on a node can be its kubelet: the syncer must not connect to itself or
+/// to the metadata service of its own node, whatever is reported. Nor to a form of an IPv4 address, which a translator can lead to those that are closed.
+fn may_be_of_pod(address: IpAddr) -> bool {
+    let mut closed = ranges::never_open().chain(ranges::FORMS_OF_V4.iter().copied());
+    !(address.is_unspecified() || address.is_multicast() || closed.any(|network| network.contains(&address)))
+}
+
 /// The addresses of a host pod. A finished pod has none: the network may have given them to another tenant's pod. A pod
-/// in its node's network has none of its own.
+/// in its node's network has none of its own, and what no pod can have is left out.
 pub fn of(pod: &Value) -> BTreeSet<IpAddr> {
     let status = &pod["status"];
     if is_finished(status) {
@@ -74,7 +82,7 @@ pub fn of(pod: &Value) -> BTreeSet<IpAddr> {
         .filter_map(|address| json::text(address, &["ip"]))
         .chain(json::text(status, &["podIP"]))
         .filter_map(parse)
-        .filter(|address| !hosts.contains(address))
+        .filter(|address| !hosts.contains(address) && may_be_of_pod(*address))
         .collect()
 }
 
@@ -103,5 +111,37 @@ mod tests {
         let mut in_the_nodes_network = running;
         in_the_nodes_network["status"]["hostIP"] = "10.0.0.1".into();
         assert!(!of(&in_the_nodes_network).contains(&address));
+    }
+
+    #[test]
+    fn no_pod_has_an_address_of_a_node_itself_or_of_a_metadata_service() {
+        let of = |text: &str| of(&json!({"status": {"phase": "Running", "podIP": text, "podIPs": [{"ip": text}]}}));
+        for reported in [
+            "127.0.0.1",
+            "127.0.0.53",
+            "0.0.0.0",
+            "169.254.169.254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "224.0.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            // Forms of IPv4 addresses, also behind translators.
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+        ] {
+            assert!(of(reported).is_empty(), "{reported}");
+        }
+        for reported in ["10.0.0.1", "192.0.2.1", "100.64.0.1", "fd00::1", "2001:db8::1"] {
+            assert_eq!(of(reported), BTreeSet::from([reported.parse().unwrap()]), "{reported}");
+        }
     }
 }

@@ -174,6 +174,11 @@ pub trait ToHost: Sync {
         self.translate(cache, name, object)
     }
 
+    /// An annotation of the host object that says what its spec does not say, whenever `object` is written. It is in no hash: nothing is written because of it.
+    fn record(&self, _cache: &Cache, _name: &Name, _object: &Value) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// How host objects are created.
     fn creation(&self) -> Creation {
         Creation::Apply
@@ -214,7 +219,7 @@ pub trait ToHost: Sync {
     }
 
     /// Fields of the spec that are the syncer's alone: what somebody else has set of them, under another field manager, is removed whenever the host object
-    /// is written. API servers and controllers of the host set none of them. Only of kinds that are applied.
+    /// is written, and the first time that it is compared after a start. API servers and controllers of the host set none of them. Only of kinds that are applied.
     fn exclusive_fields(&self) -> &'static [&'static str] {
         &[]
     }

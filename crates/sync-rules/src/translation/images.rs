@@ -18,6 +18,10 @@ pub const LOCALHOST: &str = "localhost";
 /// The end of a pattern for every repository of a folder.
 pub const ALL_BELOW: &str = "/*";
 
+/// Most bytes of an image, with tag and digest. No container runtime takes a longer one: 255 bytes of registry and repository, 128 of a tag, and a digest. The
+/// image of a pod that runs can change, and without a limit such a pod could become as large as etcd allows.
+pub const MOST_BYTES: usize = 600;
+
 /// The part of an image that fits [`REFERENCE`], without tag and digest, for the admission policy.
 pub const WITHOUT_TAG: &str = "^([^/@]+/)*[^/:@]+";
 /// Names without tag and digest that begin with a registry, for the admission policy.
@@ -30,7 +34,7 @@ pub static REFERENCE: Pattern = Pattern::limited(
         r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[a-z0-9]+:[0-9a-f]+)?$"
     ),
     &["^(sha[0-9]+|[0-9a-f]+)([:@][^/]*)?$"],
-    600,
+    MOST_BYTES,
     "names such as registry.example.com/team/app:1. IDs of images are none, and names that could be an ID need a registry, as in docker.io/library/cafe",
 );
 
@@ -62,8 +66,14 @@ fn without_tag(image: &str) -> &str {
     }
 }
 
-/// Why an image is denied in a tenant that may use those of `patterns`; `None` if it may be used. Without patterns, every image may.
+/// Why an image is denied in a tenant that may use those of `patterns`; `None` if it may be used. Without patterns, every image may that is not too long.
 pub fn denial(patterns: Option<&[String]>, image: &str) -> Option<String> {
+    let bytes = image.len();
+    if bytes > MOST_BYTES {
+        return Some(format!(
+            "it has {bytes} bytes, and may have at most {MOST_BYTES}: no container runtime takes a longer name of an image"
+        ));
+    }
     let patterns = patterns?;
     if patterns.iter().any(|pattern| pattern == ANY) {
         return None;
@@ -130,6 +140,15 @@ mod tests {
             assert_eq!(full_name(image).as_deref(), Some(expected), "{image}");
             let with_digest = format!("{image}{DIGEST}");
             assert_eq!(full_name(&with_digest).as_deref(), Some(expected), "{with_digest}");
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_too_long_is_denied_also_without_a_list() {
+        let any = patterns(&[ANY]);
+        for patterns in [None, Some(any.as_slice())] {
+            assert_eq!(denial(patterns, &"a".repeat(MOST_BYTES)), None);
+            assert!(denial(patterns, &"a".repeat(MOST_BYTES + 1)).is_some());
         }
     }
 

@@ -67,6 +67,18 @@ pub fn with_status(object: &mut Value) {
     *object = json::object([("metadata", metadata), ("status", status)]);
 }
 
+/// Trims a host object with `trim`, and keeps which of these fields its spec has: what they contain does not matter.
+pub fn with_fields_of_spec(object: &mut Value, fields: &[&str], trim: fn(&mut Value)) {
+    let is_set = |field: &&&str| object["spec"].get(**field).is_some_and(|value| !value.is_null());
+    let marks: Map<String, Value> = { fields.iter().filter(is_set) }
+        .map(|field| ((*field).to_owned(), true.into()))
+        .collect();
+    trim(object);
+    if !marks.is_empty() {
+        object["spec"] = marks.into();
+    }
+}
+
 fn take(object: &mut Value, field: &str) -> Value {
     object.get_mut(field).map(Value::take).unwrap_or_default()
 }

@@ -21,4 +21,5 @@ pub mod pod_selector;
 pub mod quota;
 pub mod selector;
 pub mod sizes;
+pub mod sources;
 pub mod workload_address;

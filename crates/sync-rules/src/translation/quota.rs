@@ -14,6 +14,9 @@ const FAILED: &str = "failed quota: ";
 /// Words after the name of that quota.
 const WITHOUT_REQUESTS: &str = ": must specify ";
 
+/// The end of the names under which the host counts what claims request, all of them or those of a StorageClass.
+const STORAGE: &str = "requests.storage";
+
 /// What a class limits that the syncer counts itself, and the field.
 const HOST_BYTES: (&str, &str) = ("bytes of objects on the host", "hostBytes");
 const DEVICE_CLAIMS: (&str, &str) = (
@@ -216,7 +219,11 @@ impl fmt::Display for ExceededLimit {
         write!(
             f,
             ". {remedy}, or ask the platform team to raise spec.limits.{field} of the tenant's class"
-        )
+        )?;
+        if resource.ends_with(STORAGE) {
+            f.write_str(". Volumes that are larger than their claims request lower this limit")?;
+        }
+        Ok(())
     }
 }
 
@@ -305,6 +312,10 @@ mod tests {
             message.starts_with(
                 "this tenant may have 10Ti requested storage of the StorageClass fast; this needs 2Ti, which"
             ),
+            "{message}"
+        );
+        assert!(
+            message.ends_with(". Volumes that are larger than their claims request lower this limit"),
             "{message}"
         );
     }

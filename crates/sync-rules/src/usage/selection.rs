@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Most bytes of both selectors: they are compared with each pod of the tenant, on the thread that also carries streams.
+const LONGEST: usize = 4 << 10;
+
 /// What a list is limited to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -31,9 +34,12 @@ impl Selection {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(labels: &str, fields: &str) -> Result<Self, String> {
+        if labels.len() + fields.len() > LONGEST {
+            return Err(format!("selectors may have at most {LONGEST} bytes here"));
+        }
         Ok(Self {
             labels: parts(labels).map(requirement).collect::<Result<_, _>>()?,
-            fields: parts(fields).map(field).collect::<Result<_, _>>()?,
+            fields: field_parts(fields).map(field).collect::<Result<_, _>>()?,
         })
     }
 
@@ -54,7 +60,13 @@ impl Selection {
     }
 }
 
-/// The parts of a selector, at the commas that are not between parentheses.
+/// The parts of a field selector, at every comma: it has no lists. The API server reads the name in it before it authorizes the request, as that of the
+/// only object that is asked for. So nothing that is a part to the API server may be hidden in another one here.
+fn field_parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// The parts of a label selector, at the commas that are not between parentheses.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     let at_top = move |c: char| {
@@ -102,6 +114,10 @@ fn requirement(part: &str) -> Result<Requirement, String> {
 }
 
 fn field(part: &str) -> Result<Field, String> {
+    // What would follow is one character of the value to an API server. No name has one that needs it.
+    if part.contains('\\') {
+        return Err(format!("invalid field selector: {part:?}"));
+    }
     let (key, value, equal) = if let Some((key, value)) = part.split_once("!=") {
         (key, value, false)
     } else {
@@ -173,5 +189,32 @@ mod tests {
         assert!(!selects("", "metadata.namespace!=shop"));
         assert!(Selection::parse("", "spec.nodeName=a").is_err());
         assert!(Selection::parse("", "metadata.name").is_err());
+    }
+
+    #[test]
+    fn selectors_that_are_long_to_compare_are_rejected() {
+        let of = |count: usize| vec!["!none"; count].join(",");
+        assert!(Selection::parse(&of(600), "").is_ok());
+        assert!(Selection::parse(&of(1000), "").is_err());
+        assert!(Selection::parse(&of(600), &format!("metadata.name={}", "a".repeat(1000))).is_err());
+    }
+
+    #[test]
+    fn a_name_that_the_api_server_has_authorized_is_the_only_one_that_is_selected() {
+        for fields in [
+            "metadata.name!=(,metadata.name=web-1",
+            "metadata.name=web-1,metadata.name!=)",
+            "metadata.namespace!=((,metadata.name==web-1,metadata.name!=))",
+        ] {
+            assert!(!selects("", fields), "{fields}");
+            assert!(selects("", &fields.replace("web-1", "web-0")), "{fields}");
+        }
+        for fields in [
+            r"metadata.name!=\,metadata.name=web-1",
+            r"metadata.name!=a\,b",
+            r"metadata.name=web-1\=",
+        ] {
+            assert!(Selection::parse("", fields).is_err(), "{fields}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! - [`berth_sync_rules::egress`] reads the target of a CONNECT and decides where it goes.
 //! - [`local`] has the syncer's own servers.
 //! - `places` limits how many connections there are.
+//! - `platform` knows the addresses of the host's API server.
 //! - `resolver` looks up the names of external hosts.
 //!
 //! Names are resolved here, once, and the addresses are checked before connecting. An error is in the status line,
@@ -17,6 +18,7 @@
 
 pub mod local;
 mod places;
+mod platform;
 mod resolver;
 
 use crate::{
@@ -49,10 +51,11 @@ use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use local::Local;
-use places::{Place, Places, TUNNELS};
+use places::{Place, Places, TO_METRICS, TUNNELS};
+use platform::Platform;
 use resolver::Resolver;
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -61,12 +64,15 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-/// All connections at a time: some are left for the syncer's own servers, on which the tenant's Services depend.
-const CONNECTIONS: usize = TUNNELS + 128;
+/// All connections at a time: some are left for admission, on which the tenant's Services depend.
+const CONNECTIONS: usize = TUNNELS + TO_METRICS + 128;
 /// Time in which a CONNECT must arrive.
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time in which an endpoint must take a connection.
 const CONNECT: Duration = Duration::from_secs(3);
+/// How long an endpoint may take nothing of what is sent to it: as long as something waits, it is not noticed that the API server has closed the
+/// connection. An endpoint whose node is gone is noticed after the same time.
+const STALLED: Duration = Duration::from_mins(2);
 /// Endpoints of a Service that are tried.
 const TRIES: usize = 3;
 
@@ -92,8 +98,8 @@ pub struct Settings {
     pub identity: IdentityFiles,
     /// Signs certificates for kubelets and for the syncer's own servers.
     pub authority: CertificateAuthority,
-    /// Addresses of the host's API server.
-    pub platform: Vec<IpAddr>,
+    /// Name or address of the host's API server.
+    pub platform: String,
 }
 
 /// A broker that listens and does not answer yet.
@@ -102,7 +108,7 @@ pub struct Egress {
     acceptor: Acceptor,
     certificates: Arc<Certificates>,
     locals: Locals<Local>,
-    platform: Vec<IpAddr>,
+    platform: Platform,
 }
 
 struct Broker {
@@ -110,7 +116,7 @@ struct Broker {
     certificates: Arc<Certificates>,
     kubelet: Kubelet,
     locals: Locals<Local>,
-    platform: Vec<IpAddr>,
+    platform: Platform,
     places: Places,
     resolver: Resolver,
     /// Endpoints take turns.
@@ -119,9 +125,9 @@ struct Broker {
 
 /// What a connection is for, once it is made.
 enum Next {
-    Local(Local),
-    Kubelet(Name, Place),
-    Tunnel(TcpStream, Place),
+    Local(Local, Option<Place>),
+    Kubelet(Name, Option<Place>),
+    Tunnel(TcpStream, Option<Place>),
 }
 
 impl Egress {
@@ -144,7 +150,7 @@ impl Egress {
             acceptor,
             certificates: Arc::new(Certificates::new(authority)),
             locals: Locals::default(),
-            platform,
+            platform: Platform::new(&platform),
         })
     }
 
@@ -193,11 +199,11 @@ impl Egress {
             resolver: Resolver::default(),
             turn: AtomicUsize::new(0),
         });
-        serve::accept(listener, CONNECTIONS, |stream| {
+        let accepting = serve::accept(listener, CONNECTIONS, |stream| {
             let (broker, engine) = (Arc::clone(&broker), Arc::clone(&engine));
             async move { broker.connection(&engine, stream).await }
-        })
-        .await;
+        });
+        tokio::join!(accepting, broker.platform.keep());
         Ok(())
     }
 }
@@ -212,7 +218,7 @@ impl Broker {
             return;
         };
         match next {
-            Next::Local(local) => self.local(stream, local).await,
+            Next::Local(local, _place) => self.local(stream, local).await,
             Next::Kubelet(node, _place) => self.kubelet.serve(engine, &node, stream).await,
             Next::Tunnel(mut far, _place) => serve::tunnel(&mut stream, &mut far).await,
         }
@@ -220,7 +226,7 @@ impl Broker {
 
     async fn local(&self, mut stream: TokioIo<Upgraded>, local: Local) {
         match local {
-            Local::At(address) => match dial(address).await {
+            Local::At(address) => match dial(address, STALLED).await {
                 Ok(mut far) => serve::tunnel(&mut stream, &mut far).await,
                 Err(error) => tracing::warn!(%error, "a server of the syncer does not answer"),
             },
@@ -288,16 +294,15 @@ impl Broker {
     }
 
     async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, ConnectError> {
+        let place = self.places.take_for(target, &route)?;
         Ok(match route {
-            Route::Local(local) => Next::Local(local),
-            Route::Kubelet(node) => Next::Kubelet(node, self.places.take_for_kubelet(target)?),
+            Route::Local(local) => Next::Local(local, place),
+            Route::Kubelet(node) => Next::Kubelet(node, place),
             Route::Addresses(_, addresses) => {
-                let place = self.places.take(target)?;
-                let addresses = policy::without_platform(&self.platform, target, addresses)?;
+                let addresses = policy::without_platform(&self.platform.addresses()?, target, addresses)?;
                 Next::Tunnel(self.dial_any(target, &addresses).await?, place)
             }
             Route::External(target) => {
-                let place = self.places.take(&target)?;
                 let addresses = self.resolve(engine, &target).await?;
                 Next::Tunnel(self.dial_any(&target, &addresses).await?, place)
             }
@@ -313,8 +318,9 @@ impl Broker {
                 found.map_err(|error| ConnectError::unavailable(format!("{target}: {error}")))?
             }
         };
+        let platform = self.platform.addresses()?;
         for address in &addresses {
-            policy::check_external(engine.cache(), &self.platform, target, address.ip())?;
+            policy::check_external(engine.cache(), &platform, target, address.ip())?;
         }
         Ok(addresses)
     }
@@ -324,7 +330,7 @@ impl Broker {
         let in_turn = addresses.iter().cycle().skip(turn % addresses.len().max(1));
         let mut why = "no endpoint".to_owned();
         for address in in_turn.take(addresses.len().min(TRIES)) {
-            match dial(*address).await {
+            match dial(*address, STALLED).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => why = error.kind().to_string(),
             }
@@ -336,11 +342,13 @@ impl Broker {
     }
 }
 
-async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
+/// Connects to an endpoint. The connection breaks once the endpoint has taken nothing of what waits for it for so long.
+async fn dial(address: SocketAddr, stalled: Duration) -> std::io::Result<TcpStream> {
     let stream = tokio::time::timeout(CONNECT, TcpStream::connect(address))
         .await
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     sockets::tune(&stream);
+    sockets::limit_stall(&stream, stalled);
     Ok(stream)
 }
 
@@ -365,4 +373,24 @@ fn response(error: ConnectError) -> Response<Body> {
         response.extensions_mut().insert(reason);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_connection_to_an_endpoint_that_reads_nothing_breaks() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limit = Duration::from_secs(1);
+        let (stream, accepted) = tokio::join!(dial(address, limit), listener.accept());
+        let (mut read, mut write) = stream.unwrap().into_split();
+        let writing = tokio::spawn(async move { while write.write_all(&[1; 16 << 10]).await.is_ok() {} });
+        let ended = tokio::time::timeout(30 * limit, read.read(&mut [0])).await;
+        assert!(ended.is_ok(), "the connection is kept");
+        writing.abort();
+        drop(accepted);
+    }
 }

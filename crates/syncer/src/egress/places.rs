@@ -1,105 +1,234 @@
 //! How many connections lead out of the broker at a time.
 //!
-//! A log that is followed and silent stays open for as long as somebody wants, and `view` in one namespace is enough for it. So connections to
-//! kubelets have an end of their own: webhooks, aggregated APIs and the keys of issuers always have places.
+//! A log that is followed and silent stays open for as long as somebody wants, and `view` in one namespace is enough for it. So does a request to a pod
+//! through the API server (`kubectl proxy`), which `edit` in one namespace allows. API servers limit neither. So users have ends of their own: webhooks,
+//! aggregated APIs and the keys of issuers always have places, and so has the admission of Services.
+//!
+//! | connections | at most |
+//! |---|---|
+//! | out of this process | [`TUNNELS`] |
+//! | of users | [`OF_USERS`] |
+//! | to kubelets, of users | [`kubelet::CONNECTIONS`] |
+//! | to pods by their addresses, of users | [`TO_PODS`] |
+//! | to the metrics API, in this process | [`TO_METRICS`] |
 
+use super::local::Local;
 use crate::kubelet;
-use berth_sync_rules::egress::{policy::ConnectError, target::Target};
+use berth_sync_rules::egress::{
+    policy::{ConnectError, Route},
+    target::Target,
+};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections at a time that lead out of this process.
 pub(super) const TUNNELS: usize = 512;
+/// Those of users among them.
+const OF_USERS: usize = TUNNELS - 64;
+/// Those of users to pods: the other half is for logs and commands.
+const TO_PODS: usize = OF_USERS / 2;
+/// Connections at a time to the metrics API. API servers keep up to 25 idle ones each.
+pub(super) const TO_METRICS: usize = 128;
 
 /// The places that are free.
 pub(super) struct Places {
     all: Arc<Semaphore>,
+    of_users: Arc<Semaphore>,
     to_kubelets: Arc<Semaphore>,
+    to_pods: Arc<Semaphore>,
+    to_metrics: Arc<Semaphore>,
 }
 
 /// The place of one connection. It is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     _one: OwnedSemaphorePermit,
-    _to_kubelet: Option<OwnedSemaphorePermit>,
+    _of_users: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 impl Default for Places {
     fn default() -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
         Self {
-            all: Arc::new(Semaphore::new(TUNNELS)),
-            to_kubelets: Arc::new(Semaphore::new(kubelet::CONNECTIONS)),
+            all: places(TUNNELS),
+            of_users: places(OF_USERS),
+            to_kubelets: places(kubelet::CONNECTIONS),
+            to_pods: places(TO_PODS),
+            to_metrics: places(TO_METRICS),
         }
     }
 }
 
 impl Places {
-    /// A place for a connection to a kubelet, at `target`.
+    /// A place for a connection to `target` by this route; admission has a limit of its own.
     ///
     /// # Errors
     /// None is left, as the message says to the team.
-    pub(super) fn take_for_kubelet(&self, target: &Target) -> Result<Place, ConnectError> {
-        let taken = Arc::clone(&self.to_kubelets).try_acquire_owned().map_err(|_| {
-            ConnectError::unavailable(format!(
-                "{target}: your cluster has {} logs, commands and forwarded ports open; close some",
+    pub(super) fn take_for(&self, target: &Target, route: &Route<Local>) -> Result<Option<Place>, ConnectError> {
+        let place = match route {
+            Route::Local(Local::At(_)) => return Ok(None),
+            Route::Local(Local::Routes(..)) => self.take_for_metrics(target),
+            Route::Kubelet(_) => self.take_for_kubelet(target),
+            Route::Addresses(..) if route.is_for_users() => self.take_for_pod(target),
+            Route::Addresses(..) | Route::External(_) => self.take(target),
+        };
+        place.map(Some)
+    }
+
+    fn take_for_kubelet(&self, target: &Target) -> Result<Place, ConnectError> {
+        let why = || {
+            format!(
+                "your cluster has {} logs, commands and forwarded ports open; close some",
                 kubelet::CONNECTIONS
-            ))
-        })?;
+            )
+        };
+        self.take_for_user(target, acquire(&self.to_kubelets, target, why)?)
+    }
+
+    fn take_for_pod(&self, target: &Target) -> Result<Place, ConnectError> {
+        let why = || format!("your API server has {TO_PODS} connections to pods open (kubectl proxy); close some");
+        self.take_for_user(target, acquire(&self.to_pods, target, why)?)
+    }
+
+    fn take_for_user(&self, target: &Target, taken: OwnedSemaphorePermit) -> Result<Place, ConnectError> {
+        let why = || {
+            format!(
+                "your cluster has {OF_USERS} logs, commands, forwarded ports and connections to pods (kubectl proxy) open; close some"
+            )
+        };
+        let of_users = acquire(&self.of_users, target, why)?;
         Ok(Place {
-            _to_kubelet: Some(taken),
+            _of_users: Some([of_users, taken]),
             ..self.take(target)?
         })
     }
 
-    /// A place for any other connection, to `target`.
-    ///
-    /// # Errors
-    /// As [`Places::take_for_kubelet`].
-    pub(super) fn take(&self, target: &Target) -> Result<Place, ConnectError> {
-        let taken = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
-            ConnectError::unavailable(format!(
-                "{target}: your API server has {TUNNELS} connections open (logs, exec, port-forward, webhooks); close some"
-            ))
-        })?;
+    fn take(&self, target: &Target) -> Result<Place, ConnectError> {
+        let why = || {
+            format!("your API server has {TUNNELS} connections open (logs, exec, port-forward, webhooks); close some")
+        };
         Ok(Place {
-            _one: taken,
-            _to_kubelet: None,
+            _one: acquire(&self.all, target, why)?,
+            _of_users: None,
         })
     }
+
+    fn take_for_metrics(&self, target: &Target) -> Result<Place, ConnectError> {
+        let why = || format!("your API server has {TO_METRICS} connections to the metrics API open; try again");
+        Ok(Place {
+            _one: acquire(&self.to_metrics, target, why)?,
+            _of_users: None,
+        })
+    }
+}
+
+/// One of the places, or the reason why `target` is not reached.
+fn acquire(
+    places: &Arc<Semaphore>,
+    target: &Target,
+    why: impl FnOnce() -> String,
+) -> Result<OwnedSemaphorePermit, ConnectError> {
+    let taken = Arc::clone(places).try_acquire_owned();
+    taken.map_err(|_| ConnectError::unavailable(format!("{target}: {}", why())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_sync_rules::model::resource::Name;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     fn target(text: &str) -> Target {
         Target::parse(text).unwrap()
     }
 
+    fn node() -> Route<Local> {
+        Route::Kubelet(Name::new("", "n1"))
+    }
+
+    fn to(kind: &'static str) -> Route<Local> {
+        Route::Addresses(kind, vec![SocketAddr::from((Ipv4Addr::new(10, 244, 1, 7), 80))])
+    }
+
+    fn metrics() -> Route<Local> {
+        Route::Local(Local::Routes("metrics".into(), axum::Router::new()))
+    }
+
+    /// Takes as many as there are.
+    fn fill(places: &Places, route: &Route<Local>) -> Vec<Place> {
+        let asked = target("asked.example.com:443");
+        std::iter::from_fn(|| places.take_for(&asked, route).ok().flatten()).collect()
+    }
+
+    fn refusal(places: &Places, route: &Route<Local>) -> String {
+        places.take_for(&target("10.0.0.1:443"), route).unwrap_err().message
+    }
+
     #[test]
     fn logs_leave_places_for_webhooks() {
-        let (places, node, webhook) = (Places::default(), target("10.0.0.1:10250"), target("hook.team.svc:443"));
-        let logs: Vec<Place> = std::iter::from_fn(|| places.take_for_kubelet(&node).ok()).collect();
+        let places = Places::default();
+        let logs = fill(&places, &node());
         assert_eq!(logs.len(), kubelet::CONNECTIONS);
-        let refused = places.take_for_kubelet(&node).unwrap_err();
-        assert!(refused.message.contains("384 logs"), "{}", refused.message);
-        let webhooks: Vec<Place> = std::iter::from_fn(|| places.take(&webhook).ok()).collect();
+        let refused = refusal(&places, &node());
+        assert!(
+            refused.starts_with("10.0.0.1:443: your cluster has 384 logs"),
+            "{refused}"
+        );
+        let webhooks = fill(&places, &to("service"));
         assert_eq!(webhooks.len(), TUNNELS - kubelet::CONNECTIONS);
-        let refused = places.take(&webhook).unwrap_err();
-        assert!(refused.message.contains("512 connections open"), "{}", refused.message);
+        let refused = refusal(&places, &to("service"));
+        assert!(refused.contains("512 connections open"), "{refused}");
         drop(logs);
-        assert!(places.take_for_kubelet(&node).is_ok());
+        assert!(places.take_for(&target("10.0.0.1:10250"), &node()).is_ok());
+    }
+
+    #[test]
+    fn requests_to_pods_leave_places_for_webhooks_and_logs() {
+        let places = Places::default();
+        let mut proxied = fill(&places, &to("pod"));
+        assert_eq!(proxied.len(), 224);
+        let refused = refusal(&places, &to("endpoint"));
+        assert!(refused.contains("224 connections to pods open"), "{refused}");
+        let logs = fill(&places, &node());
+        assert_eq!(logs.len(), 224);
+        let refused = refusal(&places, &node());
+        assert!(refused.contains("448 logs, commands"), "{refused}");
+        let webhooks = fill(&places, &to("service"));
+        assert_eq!(webhooks.len(), 64);
+        drop((webhooks, logs));
+        assert_eq!(
+            fill(&places, &Route::External(target("hooks.example.com:443"))).len(),
+            288
+        );
+        proxied.truncate(100);
+        assert_eq!(fill(&places, &to("endpoint")).len(), 124);
     }
 
     #[test]
     fn webhooks_may_have_every_place() {
-        let (places, webhook) = (Places::default(), target("hook.team.svc:443"));
-        let webhooks: Vec<Place> = std::iter::from_fn(|| places.take(&webhook).ok()).collect();
+        let places = Places::default();
+        let webhooks = fill(&places, &to("service"));
         assert_eq!(webhooks.len(), TUNNELS);
         // A kubelet's place that could not be used is free.
-        assert!(places.take_for_kubelet(&target("10.0.0.1:10250")).is_err());
+        for route in [node(), to("pod")] {
+            assert!(refusal(&places, &route).contains("512 connections open"));
+        }
         drop(webhooks);
-        let logs: Vec<Place> = std::iter::from_fn(|| places.take_for_kubelet(&target("10.0.0.1:10250")).ok()).collect();
-        assert_eq!(logs.len(), kubelet::CONNECTIONS);
+        assert_eq!(fill(&places, &node()).len(), kubelet::CONNECTIONS);
+        assert_eq!(fill(&places, &to("pod")).len(), TO_PODS);
+    }
+
+    #[test]
+    fn the_metrics_api_and_the_rest_leave_each_other_places() {
+        let places = Places::default();
+        let read = fill(&places, &metrics());
+        assert_eq!(read.len(), TO_METRICS);
+        let refused = refusal(&places, &metrics());
+        assert!(refused.contains("128 connections to the metrics API"), "{refused}");
+        assert_eq!(fill(&places, &to("service")).len(), TUNNELS);
+        let admission = Route::Local(Local::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))));
+        assert!(matches!(places.take_for(&target("10.0.0.1:443"), &admission), Ok(None)));
+        drop(read);
+        assert!(places.take_for(&target("10.0.0.1:443"), &metrics()).is_ok());
     }
 }

@@ -173,8 +173,8 @@ pub struct Engine {
     /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, and the version of the host
     /// object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
-    /// Host objects that may have fields which somebody else has set, and which are removed with the next write.
-    foreign_fields: Mutex<HashSet<Key>>,
+    /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
+    without_foreign_fields: Mutex<HashSet<Key>>,
     /// Host objects that are about to be gone.
     endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
@@ -253,7 +253,7 @@ impl Engine {
             uncompared: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
-            foreign_fields: Mutex::default(),
+            without_foreign_fields: Mutex::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),

@@ -206,7 +206,7 @@ impl ObjectSync<'_> {
                 if tenant.is_none() && host.is_none() {
                     lock(&self.engine.synced_versions).remove(&self.key());
                     lock(&self.engine.narrowed).remove(&self.key());
-                    lock(&self.engine.foreign_fields).remove(&self.key());
+                    lock(&self.engine.without_foreign_fields).remove(&self.key());
                     self.engine.endings.forget(&self.key());
                     lock(&self.engine.applied_bytes).remove(&self.key());
                     self.engine.contents.forget(&self.key());
@@ -254,6 +254,7 @@ pub(super) fn with_metadata(
     let resource = kind.resource();
     let is_watched_in_full = cache.kind(id).host.is_none_or(|(_, spec)| spec.detail == Detail::Full);
     let bytes = (!is_watched_in_full).then(|| count_bytes(&object));
+    let record = kind.record(cache, name, &object);
     object["apiVersion"] = resource.api_version().into();
     object["kind"] = resource.kind.into();
     object["metadata"]["name"] = host_name(id, name).into();
@@ -269,6 +270,9 @@ pub(super) fn with_metadata(
         None => annotations[labels::RESERVED_AT] = Timestamp::now().as_second().to_string().into(),
     }
     annotations[labels::APPLIED_HASH] = hash.into();
+    if let Some((key, value)) = record {
+        annotations[key] = value.into();
+    }
     if let Some(bytes) = bytes {
         annotations[labels::BYTES] = bytes.to_string().into();
     }

@@ -40,18 +40,35 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Checks that a kubeconfig of a tenant has nothing but what control writes. It comes out of a Secret in a namespace of the team, and the
-/// one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
-/// checks of TLS.
+/// Why a kubeconfig of a tenant is not used, behind what it has.
+const CHANGED: &str = "which Berth does not write, so somebody else changed the Secret: do not use it. Control writes it again within \
+                       minutes; delete the Secret for it to do so at once";
+
+/// Writes a kubeconfig of a tenant again, which must have nothing but what control writes. It comes out of a Secret in a namespace of the team, and
+/// the one who uses it may be an administrator of the platform: a kubeconfig can run commands (`exec`), read files of this machine, and turn off the
+/// checks of TLS. Nobody uses the text itself: parsers of other programs may find more in it than was checked. For that of kubectl, a mapping that is
+/// merged in (`<<`) replaces the fields before it.
 ///
 /// # Errors
-/// The field, and what to do.
-pub(crate) fn check_tenant(document: &Value) -> Result<(), String> {
+/// It cannot be parsed, or it has something else: the text says what, and what to do.
+pub(crate) fn rewrite_tenant(text: &str) -> Result<String, String> {
+    render(&parse_tenant(text)?)
+}
+
+fn parse_tenant(text: &str) -> Result<Value, String> {
+    // kubectl reads YAML 1.1, in which U+0085, U+2028 and U+2029 end a line, and so a comment. For this parser they are ordinary characters:
+    // it would not see the fields behind them.
+    if let Some(letter) = text.chars().find(|letter| !matches!(letter, ' '..='~' | '\n')) {
+        return Err(format!("it has the character {letter:?}, {CHANGED}"));
+    }
+    let document = parse(text)?;
+    check_tenant(&document)?;
+    Ok(document)
+}
+
+fn check_tenant(document: &Value) -> Result<(), String> {
     if let Some(field) = find_foreign_field(document) {
-        return Err(format!(
-            "it has the field {field}, which Berth does not write, so somebody else changed the Secret: do not use it. Control writes it \
-             again within minutes; delete the Secret for it to do so at once"
-        ));
+        return Err(format!("it has the field {field}, {CHANGED}"));
     }
     let mut servers = document["clusters"].as_array().into_iter().flatten();
     if servers.any(|entry| {

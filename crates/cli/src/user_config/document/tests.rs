@@ -23,8 +23,29 @@ fn what_control_writes_is_accepted() {
             },
             namespace: None,
         });
-        let document = parse(&text.unwrap()).unwrap();
-        assert_eq!(check_tenant(&document), Ok(()), "{server}");
+        let text = text.unwrap();
+        assert_eq!(parse_tenant(&text).map(drop), Ok(()), "{server}");
+    }
+}
+
+/// kubectl ends lines, and so comments, at these characters. It would run the command.
+#[test]
+fn a_comment_of_a_kubeconfig_hides_no_fields_that_kubectl_reads() {
+    let own = render(&tenant("https://10.0.0.1:443")).unwrap();
+    assert_eq!(parse_tenant(&own), Ok(tenant("https://10.0.0.1:443")));
+    for line_break in ["\u{85}", "\u{2028}", "\u{2029}", "\r"] {
+        let lines = [
+            "# of control",
+            "users:",
+            "- name: vision",
+            "  user: {exec: {command: sh}}",
+        ];
+        let error = parse_tenant(&format!("{own}{}\n", lines.join(line_break))).unwrap_err();
+        assert!(
+            error.contains("has the character") && error.contains("do not use it"),
+            "{error}"
+        );
+        assert!(!error.contains(line_break), "{error}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the controller of pools works with.
 
 use crate::{
+    clock::Clock,
     controllers::nodes::requested::{HealthTracker, RequestTracker, UnavailableTracker},
     events::EventRecorder,
     stores::Stores,
@@ -14,6 +15,8 @@ pub struct HostNodePoolContext {
     pub client: Client,
     /// Views of the host.
     pub stores: Stores,
+    /// The clock of the host, by which conditions change.
+    pub clock: Clock,
     /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
     /// Nodes without a tenant that cannot be assigned.

@@ -20,7 +20,6 @@ use berth_api::{
     crd,
 };
 use berth_node_lifecycle::PoolSelectors;
-use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use observe::{observe_pool, recorded_unavailable};
 use repair::{publish_too_many_unhealthy, report_repair};
@@ -67,7 +66,7 @@ pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Opti
     let after = HostNodePoolStatus {
         requested,
         observed_generation: pool.metadata.generation,
-        conditions: conditions::merge(&known, &updates, pool.metadata.generation, Timestamp::now()),
+        conditions: conditions::merge(&known, &updates, pool.metadata.generation, context.clock.now()),
         ..found
     };
     if before == after {

@@ -1,4 +1,9 @@
-use super::{observe_pool, observe_shared_pool, recorded_unavailable};
+use super::{HostNodePoolContext, observe_pool, observe_shared_pool, reconcile, recorded_unavailable};
+use crate::{
+    clock::Clock,
+    events::EventRecorder,
+    testing::{Script, ScriptedApi, StoreWriters},
+};
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeCounts, UnavailableNode,
     conditions::{ConditionUpdate, READY},
@@ -381,4 +386,28 @@ fn a_node_that_waits_until_it_is_ready_need_not_be_released() {
         health.message
     );
     assert!(!health.message.contains("release-quarantine"), "{}", health.message);
+}
+
+#[tokio::test]
+async fn conditions_change_by_the_clock_of_the_host() {
+    let host = ScriptedApi::new("host", &Script::default());
+    let (stores, mut writers) = StoreWriters::new();
+    let context = HostNodePoolContext {
+        client: host.client(),
+        stores,
+        clock: Clock::at("2001-02-03T04:05:06Z".parse().unwrap()),
+        requested: Arc::default(),
+        unavailable: Arc::default(),
+        health: Arc::default(),
+        recorder: EventRecorder::new(host.client()),
+    };
+    let path = "/apis/berth.dev/v1alpha1/hostnodepools/h100";
+    let mut object = serde_json::to_value(pool("h100", ("gpu", "yes"))).unwrap();
+    object["metadata"]["uid"] = "p".into();
+    host.insert(path, object);
+    writers.update(&host);
+    reconcile(&context, "h100").await.unwrap();
+    let status = host.get(path).unwrap()["status"].clone();
+    let changed = status["conditions"][0]["lastTransitionTime"].as_str().unwrap();
+    assert!(changed.starts_with("2001-02-03T04:0"), "{changed}");
 }

@@ -54,8 +54,15 @@ fn the_default_steps_follow_the_gpus() {
         names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})),
         [&base[..], &["images"]].concat()
     );
-    let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
-    assert_eq!(nvidia, [&base[..], &["mps", "mig", "gpu-reset", "images"]].concat());
+    let with_nvidia = [&base[..], &["mps", "mig", "gpu-reset", "images"]].concat();
+    for pool in [
+        json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}),
+        json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu", "sharing": "DRA"}),
+        // Its nodes may have GPUs that it does not count.
+        json!({"nodeSelector": {}}),
+    ] {
+        assert_eq!(names(&pool), with_nvidia, "{pool}");
+    }
     assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());
 }
 

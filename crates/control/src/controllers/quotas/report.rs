@@ -11,7 +11,7 @@ use crate::{
 use berth_api::{
     ControlPlaneServiceType, Organization, OrganizationStatus, Project, ProjectStatus, QuotaSummary, TenantLimits,
     TreeQuota, TreeQuotaStatus, TreeResource,
-    conditions::{self, ConditionUpdate, READY, WITHIN_QUOTA},
+    conditions::{self, ConditionUpdate, DELETING, READY, WITHIN_QUOTA},
     crd,
 };
 use berth_quota::{
@@ -94,7 +94,6 @@ fn organization_status(
     report: &Report<'_>,
 ) -> OrganizationStatus {
     let name = organization.name_any();
-    let generation = organization.metadata.generation;
     let own = report.projects_of(&name);
     let tenants = report.tenants(own.iter().map(String::as_str), used);
     let validity =
@@ -103,13 +102,13 @@ fn organization_status(
     updates.extend(protection::condition(organization, &tenants.names));
     let quotas = report.quotas(used, &before.quotas);
     OrganizationStatus {
-        observed_generation: generation,
+        observed_generation: organization.metadata.generation,
         projects: Some(count(own.len())),
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
         quota_summary: QuotaSummary::of(&quotas),
         quotas,
-        conditions: conditions::merge(&before.conditions, &updates, generation, context.clock.now()),
+        conditions: merge_conditions(context, organization, &before.conditions, &updates),
     }
 }
 
@@ -122,7 +121,6 @@ fn project_status(
     report: &Report<'_>,
 ) -> ProjectStatus {
     let name = project.name_any();
-    let generation = project.metadata.generation;
     let tenants = report.tenants([name.as_str()], used);
     let exists = |name: &str| context.stores.organizations.get(&ObjectRef::new(name)).is_some();
     let validity = validate_project(project, owners, exists);
@@ -132,15 +130,29 @@ fn project_status(
     let ProjectUsers { users, not_listed } = context.users.users_of(&name);
     let quotas = report.quotas(used, &before.quotas);
     ProjectStatus {
-        observed_generation: generation,
+        observed_generation: project.metadata.generation,
         tenants: Some(tenants.all),
         waiting_tenants: Some(tenants.waiting),
         quota_summary: QuotaSummary::of(&quotas),
         quotas,
         users,
         users_not_listed: (not_listed > 0).then_some(not_listed),
-        conditions: conditions::merge(&before.conditions, &updates, generation, context.clock.now()),
+        conditions: merge_conditions(context, project, &before.conditions, &updates),
     }
+}
+
+/// The conditions of a level after `updates`. A deletion that does not wait for tenants any more can still wait for the finalizer of somebody else: then the
+/// level does not say that tenants hold it up.
+fn merge_conditions(
+    context: &QuotasContext,
+    level: &impl ResourceExt,
+    before: &[Condition],
+    updates: &[ConditionUpdate],
+) -> Vec<Condition> {
+    let waits = updates.iter().any(|update| update.kind == DELETING);
+    let mut known = before.to_vec();
+    known.retain(|condition| waits || condition.type_ != DELETING);
+    conditions::merge(&known, updates, level.meta().generation, context.clock.now())
 }
 
 impl<'a> Report<'a> {

@@ -31,7 +31,9 @@ use berth_api::{
     quantity,
 };
 use berth_runtime::watched::Watched;
-use decide::{Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide, unchanged_since};
+use decide::{
+    Action, Decision, Facts, RestoreFacts, ScheduleState, TenantFacts, decide, silent_since, unchanged_since,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Resource, ResourceExt, api::PostParams, runtime::reflector::ObjectRef};
@@ -152,9 +154,8 @@ fn observe(context: &SnapshotsContext, tenant: &TenantCluster) -> Option<TenantF
     let status = tenant.status.as_ref();
     let class = status.and_then(|status| status.class_name.as_deref());
     let class = class.and_then(|class| context.stores.classes.get(&ObjectRef::new(class)));
-    let sleep =
-        { status.and_then(|status| status.sleep.as_ref()) }.filter(|_| tenant.sleep_state() == SleepState::Sleeping);
-    let sleeps_since = { sleep.and_then(|sleep| sleep.since.as_ref()) }.map(|since| since.0);
+    let sleeping = status.filter(|_| tenant.sleep_state() == SleepState::Sleeping);
+    let sleeps_since = sleeping.and_then(silent_since);
     let restore = context.tenants.restore_under_way(&uid);
     Some(TenantFacts {
         created: { tenant.metadata.creation_timestamp.as_ref() }.map_or(Timestamp::UNIX_EPOCH, |created| created.0),

@@ -63,7 +63,9 @@ pub(super) async fn report(
         ScheduleState::Running,
         &BTreeMap::new(),
     );
-    let used = host.map(|host| read_used(&host, &enforced)).unwrap_or_default();
+    let mut used = host.map(|host| read_used(&host, &enforced)).unwrap_or_default();
+    let namespace = tenant.id.workload_namespace();
+    context.stores.storage_claims.add_excess(&namespace, &mut used);
     let stored = status::observed_usage(outcome).and_then(|observed| observed.complete);
     let stored = stored.filter(|measurement| measurement.at > since);
     if context

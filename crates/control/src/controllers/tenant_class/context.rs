@@ -1,7 +1,7 @@
 //! What the class controller works with.
 
 use super::KnownKinds;
-use crate::{events::EventRecorder, runtime::ControlPlaneRuntime, stores::Stores};
+use crate::{clock::Clock, events::EventRecorder, runtime::ControlPlaneRuntime, stores::Stores};
 use kube::Client;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ pub struct TenantClassContext {
     pub client: Client,
     /// The host's objects, as watches know them.
     pub stores: Stores,
+    /// The clock of the host, by which conditions change.
+    pub clock: Clock,
     /// Whether Berth's admission policies are installed on the host. Without them no class gives capabilities.
     pub has_admission_policies: bool,
     /// Whether there is an object store for snapshots.

@@ -24,7 +24,7 @@ pub use validate::validate;
 use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
-/// Pause before checking again whether the host serves what a class lists.
+/// Pause before checking again whether the host serves what a class lists, and whether tenants still have the rules of a class that is gone.
 const RESYNC: Duration = Duration::from_secs(60);
 /// The same for a class that cannot be used.
 const RECHECK: Duration = Duration::from_secs(10);
@@ -35,10 +35,12 @@ const RECHECK: Duration = Duration::from_secs(10);
 /// A step failed; the queue tries again later.
 pub async fn reconcile(context: &TenantClassContext, name: &str) -> Result<Option<Duration>, TenantClassError> {
     let Some(class) = context.stores.classes.get(&ObjectRef::new(name)) else {
-        // Tenants keep the rules that they had, and their pods keep naming these PriorityClasses.
-        if !selection::is_remembered(&context.stores.tenants.state(), name) {
-            priority_classes::apply(context, name, None).await?;
+        // Tenants keep the rules that they had, and their pods keep naming these PriorityClasses. A tenant that gets another class does not wake the one
+        // that it had: by then nothing of the tenant names it.
+        if selection::is_remembered(&context.stores.tenants.state(), name) {
+            return Ok(Some(RESYNC));
         }
+        priority_classes::apply(context, name, None).await?;
         return Ok(None);
     };
     let ready = if let Err(invalid) = validate(&class.spec) {

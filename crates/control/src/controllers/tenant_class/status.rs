@@ -11,7 +11,6 @@ use berth_api::{
     conditions::{self, ConditionUpdate, READY},
     crd,
 };
-use jiff::Timestamp;
 use kube::{
     Resource, ResourceExt,
     runtime::{
@@ -139,7 +138,7 @@ pub(super) async fn write(
             &before.conditions,
             &[ready, hostnames, images],
             generation,
-            Timestamp::now(),
+            context.clock.now(),
         ),
     };
     if before == after {

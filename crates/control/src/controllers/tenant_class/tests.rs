@@ -2,6 +2,7 @@
 
 use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
 use crate::{
+    clock::Clock,
     events::EventRecorder,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
@@ -14,6 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
 const PRIORITY_CLASSES: &str = "/priorityclasses/";
+/// The time by the clock of the host, which that of the machine is far from.
+const NOW: &str = "2001-02-03T04:05:06Z";
 
 struct Fixture {
     script: Script,
@@ -30,6 +33,7 @@ impl Fixture {
         let context = TenantClassContext {
             client: host.client(),
             stores,
+            clock: Clock::at(NOW.parse().unwrap()),
             has_admission_policies: true,
             has_snapshot_store: true,
             runtime: Arc::new(ScriptedRuntime::new(&script)),
@@ -117,6 +121,15 @@ fn count_of_band() -> usize {
 }
 
 #[tokio::test]
+async fn conditions_change_by_the_clock_of_the_host() {
+    let mut fixture = Fixture::new();
+    fixture.settle().await;
+    let ready = fixture.ready();
+    let changed = ready["lastTransitionTime"].as_str().unwrap();
+    assert!(changed.starts_with("2001-02-03T04:0"), "{changed}");
+}
+
+#[tokio::test]
 async fn a_class_gets_its_priority_classes_and_each_call_may_fail_once() {
     let mut healthy = Fixture::new();
     assert!(healthy.settle().await.is_empty());
@@ -173,6 +186,26 @@ async fn a_class_that_is_gone_leaves_no_priority_classes_unless_tenants_run_with
     assert_eq!(fixture.priority_classes().len(), count_of_band());
     fixture.host.remove(tenant);
     fixture.settle().await;
+    assert!(fixture.priority_classes().is_empty());
+}
+
+/// The watch of tenants wakes the classes that a tenant has and names, and not the one that it had before.
+#[tokio::test]
+async fn a_class_that_is_gone_is_looked_at_until_its_last_tenant_has_another_one() {
+    let mut fixture = Fixture::new();
+    fixture.settle().await;
+    let tenant = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+    let with_class = |class: &str| {
+        json!({
+            "metadata": {"name": "vision", "namespace": "team", "uid": "u"},
+            "spec": TenantClusterSpec::default(), "status": {"className": class},
+        })
+    };
+    fixture.host.insert(tenant, with_class("gold"));
+    fixture.host.remove(CLASS);
+    assert!(fixture.reconcile().await.unwrap().is_some(), "nothing else wakes it");
+    fixture.host.insert(tenant, with_class("silver"));
+    assert_eq!(fixture.reconcile().await.unwrap(), None);
     assert!(fixture.priority_classes().is_empty());
 }
 

@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -44,6 +44,8 @@ pub(super) struct Memory {
     /// The modes of nodes that a control before this one has counted.
     modes: RecordedModes,
     counted: CountedUntil,
+    /// Slugs of the tenants whose control planes ran.
+    running: HashSet<String>,
 }
 
 /// What is known of a tenant.
@@ -165,7 +167,7 @@ impl Memory {
         );
         let mut sum = Sum::new(&self.tenants);
         add_nodes(&mut sum, &observed, &self.nodes);
-        add_control_planes(&mut sum, &self.tenants);
+        let running = add_control_planes(&mut sum, &self.tenants, &self.running);
         let mut lost = stores.metered.pods.read(|using, until| {
             let pod = &using.amount;
             // A node that is gone was in its pool when its pods ended.
@@ -197,7 +199,7 @@ impl Memory {
         let mut items = sum.items(&pools);
         items.extend(of_pools);
         let ObservedNodes { held, shared, .. } = observed;
-        (self.nodes, self.shared) = (held, shared);
+        (self.nodes, self.shared, self.running) = (held, shared, running);
         let uids = identities.iter().map(|identity: &Identity| identity.tenant.uid.clone());
         self.counted.advance(now, uids.collect());
         identities.extend(capacity::identities(&pools, now));
@@ -284,12 +286,30 @@ fn add_nodes<'a>(sum: &mut Sum<'a>, observed: &'a ObservedNodes, before: &HashMa
     }
 }
 
-fn add_control_planes(sum: &mut Sum<'_>, tenants: &HashMap<String, Facts>) {
+/// Returns the slugs of the tenants whose control planes run. One that ran at the last pass as well has run since then: a tenant that begins to fall asleep and
+/// is woken again and again is awake only since the last time.
+fn add_control_planes(
+    sum: &mut Sum<'_>,
+    tenants: &HashMap<String, Facts>,
+    before: &HashSet<String>,
+) -> HashSet<String> {
+    let mut running = HashSet::new();
     for (slug, facts) in tenants {
-        if let Some((since, until)) = facts.cluster.as_deref().and_then(when_control_plane_runs) {
-            sum.add(slug, (UsageResource::ControlPlane, None, None), 1, since, until);
+        let Some(cluster) = facts.cluster.as_deref() else {
+            continue;
+        };
+        let Some((mut since, until)) = when_control_plane_runs(cluster) else {
+            continue;
+        };
+        if before.contains(slug) {
+            since = cluster.creation_timestamp().map(|time| time.0);
+        }
+        sum.add(slug, (UsageResource::ControlPlane, None, None), 1, since, until);
+        if until.is_none() {
+            running.insert(slug.clone());
         }
     }
+    running
 }
 
 /// Since when, and until when, the control plane of a tenant is meant to run. When it was woken before it fell asleep is not recorded any more: then it counts as

@@ -3,7 +3,8 @@
 //! Every minute, and when an assignment of a node has changed, a pass collects what each tenant uses ([`memory`]) and gives it to the
 //! [meter](berth_metering::Meter), which says which records have to be written. What these say of two months goes into the status of the tenant ([`summary`]).
 //! What pools have is counted in the same way ([`capacity`]), so that reports can say what no tenant had.
-//! Nothing is watched and nothing asked for: a pass in which no record is due makes no request. What is counted and not written is lost with the process,
+//! Which claims VolumeSnapshots are of is written into these ([`sources`]), so that the next control knows it.
+//! Nothing is watched and nothing asked for: a pass in which nothing is to be written makes no request. What is counted and not written is lost with the process,
 //! but what objects of the host prove is not: the next control counts it again, from where the records end.
 
 mod capacity;
@@ -13,6 +14,7 @@ mod load;
 mod memory;
 mod modes;
 mod nodes;
+mod sources;
 mod sum;
 mod summary;
 mod write;
@@ -64,6 +66,7 @@ async fn count_and_write(context: &UsageContext) -> Result<(), ReconcileError> {
     // A record that cannot be written must not keep others for ever, nor the summaries of others from being written.
     let shown = summary::write_summaries(context).await;
     let expired = expire::delete_expired(context).await;
+    sources::record_sources(context).await;
     written.and(shown).and(expired)
 }
 

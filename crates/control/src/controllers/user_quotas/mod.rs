@@ -3,6 +3,7 @@
 //! It is the only one that decides, and one decision follows the other, so that two pods cannot both take what is left, whichever tenants
 //! of the Project they are in. The record is the host pod itself: a pod without the gate counts.
 
+mod claims;
 mod context;
 mod metrics;
 mod observe;
@@ -12,9 +13,14 @@ mod write;
 
 pub use context::UserQuotasContext;
 
-use crate::{error::ReconcileError, key::Key, user_pods::ObservedUserPod, user_quota_ledger::ProjectUsers};
+use crate::{
+    error::{FirstError, ReconcileError},
+    key::Key,
+    user_pods::ObservedUserPod,
+    user_quota_ledger::ProjectUsers,
+};
 use berth_api::MOST_LISTED_USERS;
-use berth_quota::{LimitExceeded, decide_users, list_users};
+use berth_quota::{LimitExceeded, UserPod, decide_users, list_users};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -23,6 +29,8 @@ use std::{
 
 /// Pause before the status of a Project is written, so that many pods that start are one write.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before it is decided again about pods whose claims of devices have changed, or were not read yet, if no watch brings a change before.
+const CLAIMS_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is to be written.
 #[derive(Default)]
@@ -54,12 +62,20 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
 
     let mut writes = Writes::default();
     let mut projects = BTreeMap::new();
+    let (mut failed, mut again) = (FirstError::default(), None);
     for (name, limits) in &levels.limits {
         let own = by_project.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let outcome = decide_users(
-            limits,
-            &observe::build_pods(limits, &context.stores.devices, own, &granted),
-        );
+        let counted = observe::count_pods(limits, &context.stores.devices, own, &granted);
+        let mut outcome = decide_users(limits, &counted.pods);
+        let admitted = &outcome.admitted;
+        let held = claims::find_held_back(&context.client, limits, own, &counted, admitted, &mut failed).await;
+        // All pods of a user: those of a gang start together, and what the claims request now may be what others were given.
+        let is_held = |pod: &UserPod| held.users.contains(pod.user.as_str()) || held.pods.contains(pod.uid.as_str());
+        for pod in counted.pods.iter().filter(|pod| is_held(pod)) {
+            if outcome.admitted.remove(&pod.uid) {
+                again = Some(CLAIMS_PAUSE);
+            }
+        }
         // Before anything is written: a request without an answer may have had its effect.
         context.ledger.grant(outcome.admitted.iter().cloned());
         let (users, not_listed) = list_users(limits, &outcome, MOST_LISTED_USERS);
@@ -71,7 +87,9 @@ pub async fn reconcile(context: &UserQuotasContext) -> Result<Option<Duration>, 
     if context.ledger.set_projects(projects) {
         context.queue.add_after(Key::Quotas, STATUS_PAUSE);
     }
-    write::write_all(context, writes).await
+    let written = write::write_all(context, writes).await?;
+    failed.into_result()?;
+    Ok([written, again].into_iter().flatten().min())
 }
 
 impl Writes {
@@ -96,10 +114,12 @@ impl Writes {
         }
     }
 
-    /// Pods of tenants without limits, which still have the gate.
+    /// Pods of tenants without limits, which still have the gate, or say that they wait: one is written before the other.
     fn add_unlimited(&mut self, pods: &[Arc<ObservedUserPod>]) {
-        for pod in pods.iter().filter(|pod| pod.is_gated && !pod.is_ending) {
-            self.open.push(Arc::clone(pod));
+        for pod in pods.iter().filter(|pod| !pod.is_ending) {
+            if pod.is_gated {
+                self.open.push(Arc::clone(pod));
+            }
             if pod.condition.is_some() {
                 self.clear.push(Arc::clone(pod));
             }

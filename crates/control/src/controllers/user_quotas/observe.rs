@@ -75,14 +75,33 @@ pub(super) fn group_pods<'a>(
     (by_project, others)
 }
 
+/// The pods of a Project, with what they request.
+pub(super) struct CountedPods {
+    /// As the decision takes them.
+    pub(super) pods: Vec<UserPod>,
+    /// What the claims that pods name request, by [`claim_key`]. Those that do not exist are left out.
+    pub(super) claims: HashMap<String, RequestedDevices>,
+}
+
+/// The key of a claim that a pod names: its namespace and name.
+pub(super) fn claim_key(claim: &Claim) -> String {
+    format!("{}/{}", claim.namespace, claim.name)
+}
+
+/// Whether a user has limits of devices, and not of the number of pods alone.
+pub(super) fn has_limits_of_devices(limits: &UserLimits, user: &str) -> bool {
+    let mut listed = limits.of(user).into_iter().flat_map(UserAmounts::keys);
+    listed.any(|resource| resource != PODS)
+}
+
 /// The pods of a Project, as the decision takes them. A pod that is deleted before it started requests nothing. One that names a claim of
 /// devices that does not exist yet, or a template of which the host has not made its claim, waits for it, if its user has limits of devices.
-pub(super) fn build_pods(
+pub(super) fn count_pods(
     limits: &UserLimits,
     devices: &Devices,
     pods: &[Arc<ObservedUserPod>],
     granted: &BTreeSet<String>,
-) -> Vec<UserPod> {
+) -> CountedPods {
     let is_admitted = |pod: &ObservedUserPod| !pod.is_gated || granted.contains(&pod.uid);
     let counted = pods.iter().filter(|pod| is_admitted(pod) || !pod.is_ending);
     let (admitted, waiting): (Vec<_>, Vec<_>) = counted.partition(|pod| is_admitted(pod));
@@ -91,8 +110,7 @@ pub(super) fn build_pods(
     let all = admitted.into_iter().chain(waiting).filter_map(|pod| {
         let (user, is_admitted) = (limits.find_user(pod.created_by.as_deref()), is_admitted(pod));
         let (claimed, are_all_known) = claims.count(devices, pod, user, is_admitted);
-        let mut listed = limits.of(user).into_iter().flat_map(UserAmounts::keys);
-        if !is_admitted && !are_all_known && listed.any(|resource| resource != PODS) {
+        if !is_admitted && !are_all_known && has_limits_of_devices(limits, user) {
             return None;
         }
         let mut amounts = pod.amounts.clone();
@@ -108,7 +126,14 @@ pub(super) fn build_pods(
             since: pod.since,
         })
     });
-    all.collect()
+    let pods = all.collect();
+    let known = claims.requested.into_iter();
+    CountedPods {
+        pods,
+        claims: known
+            .filter_map(|(claim, requested)| Some((claim, requested?)))
+            .collect(),
+    }
 }
 
 /// Whether a claim exists. Until the host has made one of a template, another template can take the name of this one.
@@ -123,9 +148,14 @@ fn is_made(devices: &Devices, claim: &Claim) -> bool {
     !claim.is_template || made.is_some_and(|made| devices.count_requested(&made).is_some())
 }
 
-/// Claims that count already: by user, gang if its pods wait, and the claim's namespace and name.
+/// Claims of the pods that are counted.
 #[derive(Default)]
-struct CountedClaims<'p>(HashSet<(&'p str, Option<&'p str>, (&'p str, &'p str))>);
+struct CountedClaims<'p> {
+    /// Those that count already: by user, gang if its pods wait, and the claim's namespace and name.
+    counted: HashSet<(&'p str, Option<&'p str>, (&'p str, &'p str))>,
+    /// What those that pods name request, by [`claim_key`]: the same for all pods, whatever the watch brings meanwhile. None: it does not exist.
+    requested: HashMap<String, Option<RequestedDevices>>,
+}
 
 impl<'p> CountedClaims<'p> {
     /// The devices that a pod requests by claims, without those of claims that it shares with an admitted pod of the user, or with one of its
@@ -139,7 +169,13 @@ impl<'p> CountedClaims<'p> {
     ) -> (RequestedDevices, bool) {
         let (mut sum, mut are_all_known) = (RequestedDevices::new(), true);
         for claim in &pod.claims {
-            let Some(requested) = devices.count_requested(claim) else {
+            let count = || devices.count_requested(claim);
+            let requested = if claim.is_template {
+                count()
+            } else {
+                self.requested.entry(claim_key(claim)).or_insert_with(count).clone()
+            };
+            let Some(requested) = requested else {
                 are_all_known = false;
                 continue;
             };
@@ -147,9 +183,9 @@ impl<'p> CountedClaims<'p> {
             if !claim.is_template && !self.is_first(pod, (&claim.namespace, &claim.name), user, is_admitted) {
                 continue;
             }
-            for (class, count) in requested {
+            for (class, number) in requested {
                 let of_class = sum.entry(class).or_default();
-                *of_class = of_class.saturating_add(count);
+                *of_class = of_class.saturating_add(number);
             }
         }
         (sum, are_all_known)
@@ -165,10 +201,10 @@ impl<'p> CountedClaims<'p> {
     ) -> bool {
         let of_admitted = (user, None, claim);
         if is_admitted {
-            return self.0.insert(of_admitted);
+            return self.counted.insert(of_admitted);
         }
         // Two pods that wait may not be admitted together.
         let gang = pod.gang.as_ref().map(|gang| gang.name.as_str());
-        !self.0.contains(&of_admitted) && (gang.is_none() || self.0.insert((user, gang, claim)))
+        !self.counted.contains(&of_admitted) && (gang.is_none() || self.counted.insert((user, gang, claim)))
     }
 }

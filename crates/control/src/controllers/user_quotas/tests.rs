@@ -1,6 +1,6 @@
 //! The whole controller with a host in memory.
 
-use super::{UserQuotasContext, reconcile};
+use super::{CLAIMS_PAUSE, UserQuotasContext, claims::MOST_OF_USER, reconcile};
 use crate::{
     clock::Clock,
     events::EventRecorder,
@@ -81,9 +81,22 @@ impl Fixture {
 
     /// A claim of this many devices.
     fn put_claim(&self, name: &str, count: u32) {
-        let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
-        let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        self.put_claim_on_host(name, count);
+        self.observe_claim(name, count);
+    }
+
+    /// The same that the watch does not know yet.
+    fn put_claim_on_host(&self, name: &str, count: u32) {
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": "berth-w"},
+            "spec": spec_of_claim(count),
+        });
+        self.host.insert(&path_of_claim(name), claim);
+    }
+
+    /// What the watch says of a claim.
+    fn observe_claim(&self, name: &str, count: u32) {
+        let spec: ClaimSpec = serde_json::from_value(spec_of_claim(count)).unwrap();
         let claim = DeviceClaim::read(Some(&spec), None);
         self.context
             .stores
@@ -140,6 +153,16 @@ fn context(host: &ScriptedApi, stores: crate::stores::Stores) -> UserQuotasConte
 
 fn path(pod: &str) -> String {
     format!("/api/v1/namespaces/berth-w/pods/{pod}")
+}
+
+fn path_of_claim(claim: &str) -> String {
+    format!("/apis/resource.k8s.io/v1/namespaces/berth-w/resourceclaims/{claim}")
+}
+
+/// The spec of a claim of this many devices.
+fn spec_of_claim(count: u32) -> Value {
+    let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
+    json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}})
 }
 
 #[tokio::test]
@@ -293,9 +316,7 @@ async fn a_pod_with_a_template_waits_until_the_host_has_made_its_claim() {
     let mut fixture = Fixture::new(10);
     fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 2}]}]));
     let read = |count: u32| {
-        let exactly = json!({"deviceClassName": "gpu.example.com", "count": count});
-        let spec = json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}});
-        let spec: ClaimSpec = serde_json::from_value(spec).unwrap();
+        let spec: ClaimSpec = serde_json::from_value(spec_of_claim(count)).unwrap();
         Some(DeviceClaim::read(Some(&spec), None))
     };
     fixture.add_pod("a", "a1", "alice", 1);
@@ -317,6 +338,85 @@ async fn a_pod_with_a_template_waits_until_the_host_has_made_its_claim() {
     devices.put_claim("berth-w/a1-devices-x", read(1));
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["a1"], "what counts is the claim that was made");
+}
+
+/// Pods of alice and of bob, each with a claim of its own, and limits of two devices.
+fn with_claims() -> Fixture {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let fixture = Fixture::new(10);
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 2}]}]));
+    for (second, user) in [(1, "alice"), (2, "bob")] {
+        fixture.add_pod("a", user, user, second);
+        fixture.add_claim(user, user);
+        fixture.put_claim(user, 1);
+    }
+    fixture
+}
+
+#[tokio::test]
+async fn a_claim_that_was_replaced_before_its_watch_knows_of_it_lets_no_pod_start() {
+    let mut fixture = with_claims();
+    // The claim is a larger one by now, and the pod is the one that the syncer has made for it.
+    fixture.put_claim_on_host("alice", 8);
+    fixture.add_pod("a", "alice-later", "alice", 3);
+    fixture.observe();
+    assert_eq!(reconcile(&fixture.context).await.unwrap(), Some(CLAIMS_PAUSE));
+    assert_eq!(fixture.started(), ["bob"], "other users do not wait for it");
+    fixture.host.remove(&path_of_claim("alice"));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["bob"], "it is about to be replaced");
+
+    fixture.put_claim("alice", 8);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["alice-later", "bob"]);
+    assert_eq!(fixture.condition("alice")["reason"], "UserLimitExceeded");
+    fixture.put_claim("alice", 2);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["alice", "alice-later", "bob"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_keeps_back_the_pods_of_its_users_alone() {
+    let mut fixture = with_claims();
+    fixture.script.fail_call(0);
+    fixture.observe();
+    let error = reconcile(&fixture.context).await.unwrap_err();
+    assert!(error.to_string().contains("read a claim of devices"), "{error}");
+    assert_eq!(fixture.started(), ["bob"]);
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["alice", "bob"]);
+}
+
+#[tokio::test]
+async fn a_user_with_many_claims_holds_up_no_other_user() {
+    const DEVICES: &str = "gpu.example.com.deviceclass.resource.k8s.io/devices";
+    let mut fixture = with_claims();
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": DEVICES, "limit": 1000}]}]));
+    for name in (0..MOST_OF_USER).map(|number| format!("p{number}")) {
+        fixture.add_pod("a", &name, "alice", 3);
+        fixture.add_claim(&name, &name);
+        fixture.put_claim(&name, 1);
+    }
+    fixture.observe();
+    assert_eq!(reconcile(&fixture.context).await.unwrap(), Some(CLAIMS_PAUSE));
+    let started = fixture.started();
+    assert_eq!(started.len(), MOST_OF_USER + 1, "all but one");
+    assert!(started.contains(&"bob".to_owned()));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started().len(), MOST_OF_USER + 2);
+}
+
+#[tokio::test]
+async fn claims_of_users_without_limits_of_devices_are_not_read() {
+    let mut fixture = with_claims();
+    fixture.set_quotas(&json!([{"user": "*", "limits": [{"resource": "pods", "limit": 2}]}]));
+    fixture.reconcile().await;
+    assert_eq!(fixture.started(), ["alice", "bob"]);
+    let calls = fixture.script.calls();
+    assert!(
+        calls.iter().all(|call| !call.text.contains("resourceclaims")),
+        "{calls:?}"
+    );
 }
 
 #[tokio::test]
@@ -393,4 +493,24 @@ async fn without_limits_every_gate_is_taken_off() {
     fixture.reconcile().await;
     assert_eq!(fixture.started(), ["p1", "p2"]);
     assert!(fixture.context.ledger.users_of("vision").users.is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_that_starts_because_limits_are_gone_does_not_say_that_it_waits_whichever_call_fails() {
+    for number in 0..3 {
+        let mut fixture = Fixture::new(1);
+        fixture.add_pod("a", "p1", "alice", 1);
+        fixture.add_pod("a", "p2", "alice", 2);
+        fixture.reconcile().await;
+        assert_eq!(fixture.condition("p2")["status"], "True");
+        fixture.set_quotas(&json!([]));
+        fixture.script.fail_call(fixture.script.calls().len() + number);
+        fixture.observe();
+        let _ = reconcile(&fixture.context).await;
+        // Another process, which knows nothing of the first.
+        fixture.context = context(&fixture.host, fixture.context.stores.clone());
+        fixture.reconcile().await;
+        assert_eq!(fixture.started(), ["p1", "p2"], "{number}");
+        assert_eq!(fixture.condition("p2")["status"], "False", "{number}");
+    }
 }

@@ -1,7 +1,10 @@
 //! The objects of control planes on the host: what is read, applied and deleted.
 
-use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector, state};
-use crate::{apply::optional, control_plane::Component};
+use super::{APP_NAME, ClusterRuntime, Owner, RuntimeError, key, pod_selector, state};
+use crate::{
+    apply::optional,
+    control_plane::{API_SERVER, Component},
+};
 use berth_api::{labels, names::TenantId, system};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -18,6 +21,8 @@ use tokio::time::Instant;
 
 /// Age at which the platform's image pull Secrets are read again.
 const PULL_SECRETS_AGE: Duration = Duration::from_secs(60);
+/// Value of [`APP_NAME`] on their copies.
+const PULL_SECRET: &str = "image-pull-secret";
 
 pub(super) fn select(labels: &BTreeMap<String, String>) -> ListParams {
     let parts: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -76,19 +81,40 @@ impl ClusterRuntime {
             }
             *known = Some((Instant::now(), read));
         }
+        let copies: Api<Secret> = self.api(owner.tenant);
+        // The platform may have made its Secret again, with another type.
+        let is_other = |live: &Secret, wanted: &Secret| live.type_ != wanted.type_ || live.immutable == Some(true);
         for secret in known.iter().flat_map(|(_, secrets)| secrets) {
+            let mut labels = owner.labels.clone();
+            labels.insert(APP_NAME.into(), PULL_SECRET.into());
             let copy = Secret {
                 metadata: kube::api::ObjectMeta {
                     name: secret.metadata.name.clone(),
                     namespace: Some(owner.tenant.control_plane_namespace()),
-                    labels: Some(owner.labels.clone()),
+                    labels: Some(labels),
                     ..kube::api::ObjectMeta::default()
                 },
                 data: secret.data.clone(),
                 type_: secret.type_.clone(),
                 ..Secret::default()
             };
-            owner.host.apply(&copy).await?;
+            owner.host.apply_or_replace(&copies, &copy, is_other).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the copies of image pull Secrets that the platform does not name any more: their credentials are not to be found in every tenant's namespace.
+    async fn delete_old_pull_secrets(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+        let secrets: Api<Secret> = self.api(tenant);
+        let copies = secrets
+            .list_metadata(&select(&pod_selector(tenant, PULL_SECRET)))
+            .await
+            .map_err(host_error("list copies of pull secrets"))?;
+        for name in copies.iter().map(ResourceExt::name_any) {
+            if !self.settings.image_pull_secrets.contains(&name) {
+                let deleted = secrets.delete(&name, &DeleteParams::default()).await;
+                ignore_absence(deleted, "delete the copy of a pull secret")?;
+            }
         }
         Ok(())
     }
@@ -128,6 +154,10 @@ impl ClusterRuntime {
             return Ok(());
         }
         self.delete_files(tenant, component.name, Some(files)).await?;
+        if component.name == API_SERVER {
+            // Once for all components, of which this one is the first.
+            self.delete_old_pull_secrets(tenant).await?;
+        }
         // So that a deleted object is applied again if it is needed again.
         owner.host.forget();
         if component.replicas == 1 {

@@ -196,3 +196,76 @@ async fn a_file_in_a_folder_has_a_key_without_one() {
         "{text}"
     );
 }
+
+/// A host on which the platform has image pull Secrets of these names.
+fn host_with_pull_secrets(names: &[&str]) -> ScriptedApi {
+    let host = ScriptedApi::new("host", &Script::default());
+    for name in names {
+        let secret = json!({"metadata": {"name": name}, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "e30="}});
+        host.insert(&format!("/api/v1/namespaces/berth-system/secrets/{name}"), secret);
+    }
+    host
+}
+
+/// A runtime with settings that name these image pull Secrets.
+fn runtime_with_pull_secrets(host: &ScriptedApi, names: &[&str]) -> ClusterRuntime {
+    let settings = ClusterSettings {
+        image_pull_secrets: names.iter().map(ToString::to_string).collect(),
+        ..ClusterSettings::default()
+    };
+    ClusterRuntime::new(settings, host.client())
+}
+
+#[tokio::test]
+async fn a_pull_secret_that_the_platform_does_not_name_any_more_does_not_stay_with_tenants() {
+    berth_runtime::install_crypto();
+    let host = host_with_pull_secrets(&["old", "new"]);
+    let fixture = Fixture {
+        host: Applier::new(host.client()),
+        ..Fixture::new()
+    };
+    let namespace = fixture.tenant.control_plane_namespace();
+    let path = |name: &str| format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+    let keys = json!({"metadata": {"name": "pki", "namespace": namespace, "labels": fixture.labels}});
+    host.insert(&path("pki"), keys);
+    let component = api_server(1);
+    for names in [["old"], ["new"]] {
+        // Other settings are another process.
+        let runtime = runtime_with_pull_secrets(&host, &names);
+        runtime.copy_pull_secrets(fixture.owner()).await.unwrap();
+        assert!(host.get(&path(names[0])).is_some());
+        runtime
+            .delete_outdated_objects(fixture.owner(), &component, "files")
+            .await
+            .unwrap();
+    }
+    assert!(host.get(&path("old")).is_none());
+    assert!(host.get(&path("new")).is_some() && host.get(&path("pki")).is_some());
+}
+
+#[tokio::test]
+async fn the_copy_of_a_pull_secret_that_cannot_be_changed_is_made_again() {
+    berth_runtime::install_crypto();
+    let host = host_with_pull_secrets(&["mirror"]);
+    let fixture = Fixture {
+        host: Applier::new(host.client()),
+        ..Fixture::new()
+    };
+    let path = format!(
+        "/api/v1/namespaces/{}/secrets/mirror",
+        fixture.tenant.control_plane_namespace()
+    );
+    let of_another_type = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": "e30="}});
+    let immutable =
+        json!({"type": "kubernetes.io/dockerconfigjson", "immutable": true, "data": {".dockerconfigjson": "e30K"}});
+    for mut before in [of_another_type, immutable] {
+        before["metadata"] = json!({"name": "mirror"});
+        host.insert(&path, before);
+        fixture.host.forget();
+        let runtime = runtime_with_pull_secrets(&host, &["mirror"]);
+        runtime.copy_pull_secrets(fixture.owner()).await.unwrap();
+        let copy = host.get(&path).unwrap();
+        assert_eq!(copy["type"], "kubernetes.io/dockerconfigjson");
+        assert_eq!(copy["data"], json!({".dockerconfigjson": "e30="}));
+    }
+}

@@ -446,7 +446,7 @@ impl Objects {
 fn changes_fixed(before: &Value, after: &Value) -> bool {
     let is_changed = |field: &str| !before[field].is_null() && before[field] != after[field];
     let is_immutable = before["immutable"] == true;
-    ["roleRef", "addressType"].into_iter().any(is_changed) || is_immutable && is_changed("data")
+    ["roleRef", "addressType", "type"].into_iter().any(is_changed) || is_immutable && is_changed("data")
 }
 
 /// Whether an object has the labels of a selector of `key=value` and `key`.

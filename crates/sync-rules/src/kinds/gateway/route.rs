@@ -42,11 +42,18 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
+/// Fields of the spec of a host route that are the syncer's alone. API servers set `rules` of a route that has none.
+const EXCLUSIVE: &[&str] = &["hostnames", "parentRefs", "useDefaultGateways"];
+
+fn trim_host(route: &mut Value) {
+    metadata::with_fields_of_spec(route, EXCLUSIVE, metadata::with_status);
+}
+
 const fn route(route: &'static Route, status: &'static [Right], depends_on: &'static [Dependency]) -> Kind {
     Kind::to_host(route.resource, route)
         .watch_host(
             HostNamespace::Workloads,
-            WatchSpec::synced(route.resource).trimmed(metadata::with_status),
+            WatchSpec::synced(route.resource).trimmed(trim_host),
         )
         .with_tenant_rights(status)
         .extension()
@@ -307,8 +314,7 @@ impl ToHost for Route {
     }
 
     fn exclusive_fields(&self) -> &'static [&'static str] {
-        // API servers set `rules` of a route that has none.
-        &["hostnames", "parentRefs", "useDefaultGateways"]
+        EXCLUSIVE
     }
 
     fn narrows_at_once(&self) -> bool {

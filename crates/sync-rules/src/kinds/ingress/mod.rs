@@ -8,7 +8,7 @@
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
 //! | `rules[].http.paths[]` | copied if no controller can take them for configuration: see `paths` |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
-//! | a Service to which a change no longer leads | leads nowhere at once, also if the rest of the change waits for its turn, has no room or is refused: see [`ToHost::narrowed`] |
+//! | a Service to which a change no longer leads, and networks that may no longer connect | are lost at once, also if the rest of the change waits for its turn, has no room or is refused: see `narrow` |
 //! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's; the Secret is synced as well |
 //! | anything else | denied by name |
@@ -16,6 +16,7 @@
 
 pub mod annotations;
 pub mod class;
+mod narrow;
 pub mod paths;
 pub mod settings;
 
@@ -46,10 +47,7 @@ const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "Ingress", "
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
-    .watch_host(
-        HostNamespace::Workloads,
-        WatchSpec::synced(RESOURCE).trimmed(metadata::with_status),
-    )
+    .watch_host(HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))
     .with_tenant_rights(&[("ingresses/status", &["patch"])])
     .acting_without_pods()
     .depends_on(&[
@@ -61,6 +59,13 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
             cache.keys_that_may_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
         }),
     ]);
+
+/// Fields of the spec of a host Ingress that are the syncer's alone.
+const EXCLUSIVE: &[&str] = &["defaultBackend", "rules", "tls"];
+
+fn trim_host(ingress: &mut Value) {
+    metadata::with_fields_of_spec(ingress, EXCLUSIVE, metadata::with_status);
+}
 
 const SPEC: Fields = &[
     ("defaultBackend", Rule::Rewrite),
@@ -182,7 +187,7 @@ impl ToHost for Ingresses {
     }
 
     fn exclusive_fields(&self) -> &'static [&'static str] {
-        &["defaultBackend", "rules", "tls"]
+        EXCLUSIVE
     }
 
     fn narrows_at_once(&self) -> bool {
@@ -190,7 +195,7 @@ impl ToHost for Ingresses {
     }
 
     fn narrowed(&self, desired: &Value, live: &Value) -> Option<Value> {
-        backend::narrowed(desired, live, &SERVICES)
+        narrow::narrowed(desired, live)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value, _host: &Value) -> WhenDenied {

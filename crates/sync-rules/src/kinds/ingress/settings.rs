@@ -11,6 +11,11 @@ pub const USE_REGEX: &str = "nginx.ingress.kubernetes.io/use-regex";
 /// Makes paths regular expressions as well.
 pub const REWRITE_TARGET: &str = "nginx.ingress.kubernetes.io/rewrite-target";
 
+/// Networks whose clients are served, and no others.
+pub const SOURCES: &str = "nginx.ingress.kubernetes.io/whitelist-source-range";
+/// Networks whose clients are not served.
+pub const DENIED_SOURCES: &str = "nginx.ingress.kubernetes.io/denylist-source-range";
+
 static FLAG: Pattern = Pattern::new("^(true|false)$", "true or false");
 static SWITCH: Pattern = Pattern::new("^(on|off)$", "on or off");
 static WORD: Pattern = Pattern::limited("^[A-Za-z0-9._-]+$", &[], 128, "a word of letters, digits and . _ -");
@@ -37,7 +42,7 @@ static BODY_SIZE: Pattern = Pattern::new(
     "^([0-9]{1,10}|[0-9]{1,5}[kKmMgG])$",
     "a size such as 8m, or 0 for no limit",
 );
-static SOURCES: Pattern = Pattern::new(
+static NETWORKS: Pattern = Pattern::new(
     "^[0-9A-Fa-f.:/]+( ?, ?[0-9A-Fa-f.:/]+)*$",
     "addresses and networks, separated by commas, of at most 1000 characters",
 );
@@ -71,7 +76,7 @@ pub static SETTINGS: &[(&str, &Pattern)] = &[
     ("cors-allow-origin", &LIST),
     ("cors-expose-headers", &LIST),
     ("cors-max-age", &AGE),
-    ("denylist-source-range", &SOURCES),
+    ("denylist-source-range", &NETWORKS),
     ("enable-cors", &FLAG),
     ("force-ssl-redirect", &FLAG),
     ("limit-burst-multiplier", &FACTOR),
@@ -98,7 +103,7 @@ pub static SETTINGS: &[(&str, &Pattern)] = &[
     ("session-cookie-samesite", &SAME_SITE),
     ("ssl-redirect", &FLAG),
     ("use-regex", &FLAG),
-    ("whitelist-source-range", &SOURCES),
+    ("whitelist-source-range", &NETWORKS),
 ];
 
 /// What the value of an annotation may be, if it is a setting.
@@ -120,7 +125,7 @@ mod tests {
             assert_usable(pattern);
             assert!(pattern.max_length <= 1000);
         }
-        for key in [USE_REGEX, REWRITE_TARGET] {
+        for key in [USE_REGEX, REWRITE_TARGET, SOURCES, DENIED_SOURCES] {
             assert!(pattern(key).is_some(), "{key}");
         }
     }

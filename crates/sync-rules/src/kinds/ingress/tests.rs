@@ -345,8 +345,14 @@ fn what_somebody_else_has_set_beside_the_syncer_is_removed() {
     );
     written["spec"]["tls"] = json!([{"hosts": ["a"]}]);
     written["spec"]["defaultBackend"] = json!({"service": {"name": "elsewhere"}});
+    let all = Some(json!({"spec": {"defaultBackend": null, "tls": null}}));
+    assert_eq!(removed(written.clone()), all);
+    // A syncer that starts has what its watch keeps.
+    let (_, watched) = KIND.host.unwrap();
+    (watched.trim)(&mut written);
     assert_eq!(
-        removed(written),
-        Some(json!({"spec": {"defaultBackend": null, "tls": null}}))
+        written["spec"],
+        json!({"defaultBackend": true, "rules": true, "tls": true})
     );
+    assert_eq!(removed(written), all);
 }

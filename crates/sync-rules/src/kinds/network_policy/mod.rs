@@ -58,12 +58,16 @@ const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPoli
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Policies)
-    .watch_host(
-        HostNamespace::Workloads,
-        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
-    )
+    .watch_host(HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))
     // Pods would be open as if there were no policies.
     .essential();
+
+/// Fields of the spec of a host policy that are the syncer's alone.
+const EXCLUSIVE: &[&str] = &["egress", "ingress"];
+
+fn trim_host(policy: &mut Value) {
+    metadata::with_fields_of_spec(policy, EXCLUSIVE, metadata::only);
+}
 
 const SPEC: Fields = &[
     ("egress", Rule::Rewrite),
@@ -103,7 +107,7 @@ impl ToHost for Policies {
     }
 
     fn exclusive_fields(&self) -> &'static [&'static str] {
-        &["egress", "ingress"]
+        EXCLUSIVE
     }
 
     fn narrows_at_once(&self) -> bool {

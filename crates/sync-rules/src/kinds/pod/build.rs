@@ -70,6 +70,7 @@ pub fn host_pod(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssue
         let counted = if reduced.is_some() { measured } else { &object };
         let mut too_many = FieldIssues::default();
         sizes::check_on_host(sizes::RUNNING_POD, counted, &mut too_many);
+        status_changes::check_tolerations(&object["spec"], &mut too_many);
         if !too_many.denied.is_empty() {
             // What was added to a pod stays in it, so this does not keep its other changes from the host either. Only tolerations become more there.
             if let Some(fields) = object["spec"].as_object_mut().filter(|_| reduced.is_none()) {

@@ -10,9 +10,13 @@
 //! | denied later, in a pod that has a node | stays as it is | an Event |
 //! | denied later, in a pod that waits for a node | the pod is made again without it | as one that is denied |
 
-use super::{container, environment::Environment, images, placement, status_changes};
+use super::{
+    container,
+    environment::{Environment, fields_that_change},
+    images, placement, status_changes,
+};
 use crate::{
-    model::{Cache, DeniedField, KindId, denied_field, json, resource::Name},
+    model::{Cache, DeniedField, KindId, denied_field, json, own_containers, resource::Name},
     translation::{
         fields::FieldIssues,
         sizes::{self, MAX_POD_SPEC_BYTES, MOST_EPHEMERAL_CONTAINERS, count_bytes},
@@ -20,6 +24,7 @@ use crate::{
 };
 use berth_api::text::printable_start;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The list in the spec of a pod.
 pub const LIST: &str = "ephemeralContainers";
@@ -38,12 +43,14 @@ const MAX_MESSAGE: usize = 512;
 /// Bytes of the name of an image in it: a tenant may write any text there.
 const MAX_IMAGE: usize = 512;
 
-/// The host's ephemeral containers for those of a tenant's pod.
+/// The host's ephemeral containers for those of a tenant's pod. What their variables read of the pod's metadata is added to `downward`. For one that is left
+/// out, nothing is: nobody can remove it, and labels and annotations of the pod would have less room on the host.
 pub fn translate(
     cache: &Cache,
     name: &Name,
     environment: &Environment<'_>,
     pod: &Value,
+    downward: &mut BTreeSet<String>,
     issues: &mut FieldIssues,
 ) -> Vec<Value> {
     let mut translated = Vec::new();
@@ -65,10 +72,10 @@ pub fn translate(
         }
     }
     for Checked {
+        container,
         host,
         issues: own,
         is_on_host,
-        ..
     } in check(cache, name, environment, pod)
     {
         let FieldIssues { denied, ignored, .. } = own;
@@ -88,6 +95,7 @@ pub fn translate(
             issues.leave_out(denied);
             continue;
         }
+        downward.extend(fields_that_change([container]));
         translated.push(host);
     }
     translated
@@ -148,28 +156,47 @@ fn check<'a>(
 ) -> impl Iterator<Item = Checked<'a>> {
     let host = cache.stores.host(KindId::Pod).get(name);
     let host_pod = host.map(|host| host.object());
+    let is_taken = {
+        let host_pod = host_pod.clone();
+        move |container: &Value| {
+            let name = json::text(container, &["name"]).unwrap_or_default();
+            let host_pod = host_pod.as_ref();
+            host_pod.is_some_and(|pod| own_containers::has_foreign(pod, name))
+        }
+    };
     let is_in = move |list: [&str; 2], container: &Value| {
         let host_pod = host_pod.as_ref();
-        host_pod.is_some_and(|pod| find(json::items(pod, &list), container).is_some())
+        let other = host_pod.and_then(|pod| find(json::items(pod, &list), container));
+        other.is_some_and(|other| other.get(own_containers::FOREIGN).is_none())
     };
     let containers = json::items(pod, &["spec", LIST]).iter();
+    let translate = move |container: &Value, path: &str, issues: &mut FieldIssues| {
+        // The pod may run on a shared node, so it gets no capability of the class.
+        container::translate(environment, &[], container, path, true, issues)
+    };
+    // Variables of Services do not come to a pod that is on the host.
+    let of_services = environment.count_service_bytes();
+    let bytes_on_host = move |container: &Value, host: &Value| {
+        let bytes = count_bytes(host).saturating_sub(of_services);
+        bytes.max(count_bytes(container))
+    };
     let mut size = Size::of(without(pod).as_ref().unwrap_or(pod));
     // First: a team can change the order, and what is on the host stays there.
     for container in containers.clone().filter(|container| is_in(["spec", LIST], container)) {
-        size = size.with(container);
+        let host = translate(container, LIST, &mut FieldIssues::default());
+        size = size.with(container, bytes_on_host(container, &host));
     }
     containers.enumerate().map(move |(index, container)| {
         let (path, mut issues) = (format!("spec.{LIST}[{index}]"), FieldIssues::default());
-        // The pod may run on a shared node, so it gets no capability of the class.
-        let host = container::translate(environment, &[], container, &path, true, &mut issues);
+        let host = translate(container, &path, &mut issues);
         images::check_container(cache, container, format_args!("{path}"), &mut issues);
         let is_on_host = is_in(["spec", LIST], container);
         if !is_on_host {
             let mut statuses = OTHER_STATUSES.into_iter();
-            if statuses.any(|list| is_in(["status", list], container)) {
+            if is_taken(container) || statuses.any(|list| is_in(["status", list], container)) {
                 issues.deny(format!("{path}.name"), NAME_TAKEN);
             }
-            let with_it = size.with(container);
+            let with_it = size.with(container, bytes_on_host(container, &host));
             if let Some(why) = with_it.excess_over(&size) {
                 issues.deny(path, why);
             }
@@ -205,7 +232,7 @@ struct Size {
     bytes: usize,
     /// Entries, for each limit in [`sizes::POD`].
     entries: Vec<usize>,
-    /// Bytes that ephemeral containers may still have, because the status of the pod can change often.
+    /// Bytes that ephemeral containers may still have on the host, because the status of the pod can change often.
     left_for_changes: usize,
 }
 
@@ -219,15 +246,15 @@ impl Size {
         }
     }
 
-    /// The size with one more ephemeral container.
-    fn with(&self, container: &Value) -> Self {
+    /// The size with one more ephemeral container, which has so many bytes on the host: there each has the variables of the API server.
+    fn with(&self, container: &Value, bytes_on_host: usize) -> Self {
         let more = json!({"spec": {LIST: [container]}});
         let bytes = count_bytes(&more["spec"]);
         let entries = self.entries.iter().zip(count_entries(&more));
         Self {
             bytes: self.bytes + bytes,
             entries: entries.map(|(known, more)| known + more).collect(),
-            left_for_changes: self.left_for_changes.saturating_sub(bytes),
+            left_for_changes: self.left_for_changes.saturating_sub(bytes_on_host),
         }
     }
 

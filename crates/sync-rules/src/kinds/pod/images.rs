@@ -1,4 +1,4 @@
-//! Images of a pod: those that the tenant's class lists, in containers of every kind and in volumes.
+//! Images of a pod: those that the tenant's class lists, in containers of every kind and in volumes. Without a list only their length is limited.
 //!
 //! The class may take an image away that the host pod runs. It goes on with that, and only changes to another image that is not listed are denied: what
 //! the host pod has is read there when it matters.
@@ -18,9 +18,6 @@ const CHANGING: [&str; 2] = ["initContainers", "containers"];
 /// containers are checked [one by one](check_container).
 pub fn check(cache: &Cache, name: &Name, source: &Value, issues: &mut FieldIssues) {
     let patterns = cache.tenant.policy.pods.images.as_deref();
-    if patterns.is_none() {
-        return;
-    }
     let mut of_containers = FieldIssues::default();
     for list in CHANGING {
         for (index, container) in json::items(source, &[list]).iter().enumerate() {

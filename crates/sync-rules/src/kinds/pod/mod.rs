@@ -76,7 +76,7 @@ use crate::{
     kinds::devices::user_claims,
     model::{
         Cache, Creation, DeniedField, DeniedParts, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind,
-        KindId, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json,
+        KindId, Observation, Removal, TenantWrite, ToHost, Translated, WhenDenied, json, own_containers,
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource, Side},
@@ -195,7 +195,7 @@ fn trim_host(pod: &mut Value) {
     }
     let added = pod["spec"].get_mut(ephemeral::LIST).and_then(Value::as_array_mut);
     for container in added.into_iter().flatten().filter_map(Value::as_object_mut) {
-        container.retain(|field, _| field == "name");
+        own_containers::trim_ephemeral(container);
     }
     // It says which gates are the tenant's, which host pods of earlier releases have, and is long.
     let has_gates = pod["spec"].get("schedulingGates").is_some();

@@ -91,14 +91,13 @@ pub struct HostSpec {
 pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> HostSpec {
     let source = &pod["spec"];
     let mut spec = fields::copy(source, "spec", SPEC, issues);
-    let mut downward: BTreeSet<String> = environment::fields_that_change(pod).collect();
-
+    let mut downward = BTreeSet::new();
     let environment = environment::Environment::new(cache, name, pod);
     let capabilities = &cache.tenant.policy.pods.capabilities;
     for field in ["initContainers", "containers"] {
-        let containers: Vec<Value> = json::items(source, &[field])
-            .iter()
-            .enumerate()
+        let containers = json::items(source, &[field]);
+        downward.extend(environment::fields_that_change(containers));
+        let containers: Vec<Value> = { containers.iter().enumerate() }
             .map(|(index, item)| {
                 let path = format!("spec.{field}[{index}]");
                 container::translate(&environment, capabilities, item, &path, false, issues)
@@ -108,7 +107,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
             spec.insert(field.into(), containers.into());
         }
     }
-    let ephemeral = ephemeral::translate(cache, name, &environment, pod, issues);
+    let ephemeral = ephemeral::translate(cache, name, &environment, pod, &mut downward, issues);
     if !ephemeral.is_empty() {
         spec.insert(ephemeral::LIST.into(), ephemeral.into());
     }

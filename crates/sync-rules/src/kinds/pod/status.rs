@@ -16,7 +16,10 @@
 
 use super::{ephemeral, placement, removal};
 use crate::{
-    model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
+    model::{
+        Cache, DeniedField, KindId, Observation, TenantWrite, json, own_containers, pod_addresses::is_finished,
+        resource::Name,
+    },
     translation::{
         conditions::{SYNCED, condition, not_synced, put, put_into, synced, time, with_time},
         generation, host_text,
@@ -89,7 +92,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         return before.clone();
     };
     super::claims::sync_status(name, fields);
-    hide_foreign_containers(observation.tenant, fields);
+    hide_foreign_containers(observation, fields);
     // The host's differs where the platform sets default requests, and API servers reject changes.
     if let Some(own) = before.get("qosClass") {
         fields.insert("qosClass".into(), own.clone());
@@ -137,11 +140,13 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     status
 }
 
-/// Leaves out ephemeral containers that the platform added to the host pod, as with `kubectl debug`. A tenant that sees the name of one can give its
-/// pod an ephemeral container of that name: the host takes it for the one that is there, and commands of the tenant would be run in it.
-fn hide_foreign_containers(tenant: &Value, status: &mut Map<String, Value>) {
-    let own = json::items(tenant, &["spec", ephemeral::LIST]);
-    let is_own = |status: &Value| own.iter().any(|container| container.get("name") == status.get("name"));
+/// Leaves out ephemeral containers that the platform added to the host pod, as with `kubectl debug`, also if the tenant's pod has one of the same name.
+fn hide_foreign_containers(observation: &Observation<'_>, status: &mut Map<String, Value>) {
+    let own = json::items(observation.tenant, &["spec", ephemeral::LIST]);
+    let is_own = |status: &Value| {
+        let name = json::text(status, &["name"]).unwrap_or_default();
+        own.iter().any(|container| container["name"] == name) && !own_containers::has_foreign(observation.host, name)
+    };
     let Some(statuses) = status.get_mut(ephemeral::STATUSES).and_then(Value::as_array_mut) else {
         return;
     };

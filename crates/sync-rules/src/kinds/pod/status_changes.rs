@@ -112,6 +112,26 @@ pub(super) fn check_new(pod: &Value, host: &Value, issues: &mut FieldIssues) {
     }
 }
 
+/// Denies the tolerations of a pod that runs if they are too large for how often its status can change: tolerations can be added to it. `spec` is that of the host
+/// pod.
+pub(super) fn check_tolerations(spec: &Value, issues: &mut FieldIssues) {
+    let bytes_of = |field: &str| spec.get(field).map_or(0, count_bytes);
+    let bytes = bytes_of("tolerations");
+    // As of most pods.
+    if bytes <= ALWAYS {
+        return;
+    }
+    let others = count_bytes(spec).saturating_sub(bytes + bytes_of(ephemeral::LIST));
+    let most = most_bytes(spec).saturating_sub(others).max(ALWAYS);
+    if bytes > most {
+        let why = format!(
+            "they have {bytes} bytes on the host, and may have at most {most} there: the status of the pod can change often, and each time the host \
+             stores the whole pod. What was added is left out"
+        );
+        issues.deny("spec.tolerations", why);
+    }
+}
+
 /// Most bytes of the ephemeral containers of a tenant's pod, which is `alone` without them.
 pub(super) fn most_ephemeral_bytes(alone: &Value) -> usize {
     let spec = &alone["spec"];
@@ -121,7 +141,11 @@ pub(super) fn most_ephemeral_bytes(alone: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{kinds::pod::build, model::resource::Name, model::tenant::test_tenant, registry};
+    use crate::{
+        kinds::pod::build,
+        model::{KindId, resource::Name, store::Stored, tenant::test_tenant},
+        registry,
+    };
     use serde_json::json;
 
     /// A container with a readiness probe.
@@ -190,6 +214,35 @@ mod tests {
         let most = most_annotation_bytes(&pod);
         assert!(most > ALWAYS);
         assert_eq!(most_annotation_bytes(&debugged), most);
+    }
+
+    #[test]
+    fn tolerations_that_are_added_make_no_pod_too_large() {
+        let name = Name::new("shop", "p");
+        let translate = |probe: &Value, tolerations: usize| {
+            let tolerations: Vec<Value> = (0..tolerations)
+                .map(|number| json!({"key": format!("{}/{number}", "a".repeat(200)), "operator": "Exists"}))
+                .collect();
+            let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"nodeName": "n", "containers": [probed(probe)], "tolerations": tolerations},
+                "status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}});
+            let cache = registry::new_cache(test_tenant());
+            let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"nodeName": "n"}});
+            cache.stores.host(KindId::Pod).written(name.clone(), Stored::new(&host));
+            let mut issues = FieldIssues::default();
+            let host = build::host_pod(&cache, &name, &pod, &mut issues);
+            assert!(issues.denied.is_empty(), "{:?}", issues.denied);
+            (
+                json::items(&host, &["spec", "tolerations"]).len() > 1,
+                issues.parts.left_out.len(),
+            )
+        };
+        let (seldom, often) = (
+            json!({"exec": {}}),
+            json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {}}),
+        );
+        assert_eq!(translate(&often, 20), (true, 0));
+        assert_eq!(translate(&often, 400), (false, 1));
+        assert_eq!(translate(&seldom, 400), (true, 0));
     }
 
     /// The fields that are denied of a new pod with one container, which has so many bytes of arguments.

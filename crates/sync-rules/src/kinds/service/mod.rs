@@ -6,7 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | that of the same pods on the host, see [`pod_labels`](crate::translation::pod_labels); narrowed to the tenant and the namespace. Denied for a while, and one of no pod on the host, if the endpoints change too often: see [`endpoint_changes`] |
-//! | no `selector` any more | one of no pod on the host: its controllers leave the endpoints of a Service that has none as they are, and the addresses of pods become those of others |
+//! | no `selector` any more | one of no pod on the host: its controllers leave the endpoints of a Service that has none as they are, and the addresses of pods become those of others. The same if it is not on record that the host's never had one: an earlier release took it away |
 //! | `ports` | copied; node ports are the same inside and out. Their number is limited, but for headless Services, see [`sizes`]. What is on the host may stay |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
@@ -215,6 +215,19 @@ impl ToHost for Services {
         is_closed || (allocation::is_exposed(&host) && !allocation::is_exposed(reduced))
     }
 
+    fn exclusive_fields(&self) -> &'static [&'static str] {
+        &["ports"]
+    }
+
+    fn without_foreign_fields(&self, desired: &Value, written: &Value) -> Option<Value> {
+        // They are merged by their numbers. One more would be a way in that the team does not know of.
+        let wanted = json::items(desired, &["spec", "ports"]);
+        let is_wanted = |port: &&Value| wanted.iter().any(|other| allocation::is_same_port(other, port));
+        let ports = json::items(written, &["spec", "ports"]);
+        let kept: Vec<&Value> = ports.iter().filter(is_wanted).collect();
+        (kept.len() < ports.len()).then(|| json!({"spec": {"ports": kept}}))
+    }
+
     fn narrows_at_once(&self) -> bool {
         true
     }
@@ -250,6 +263,14 @@ impl ToHost for Services {
 
     fn allocated(&self, service: &Value) -> Value {
         allocation::of(service)
+    }
+
+    fn record(&self, cache: &Cache, name: &Name, object: &Value) -> Option<(&'static str, &'static str)> {
+        let selects = !json::strings(object, &["spec", "selector"]).is_empty();
+        // Reservations are made before the host's Services are listed, so one that is not in the store may be there.
+        let is_known = cache.stores.host(KindId::Service).is_listed();
+        let never_had_one = !selects && is_known && !may_have_endpoints(cache, name);
+        never_had_one.then_some((labels::ENDPOINTS, labels::ENDPOINTS_OWN))
     }
 
     fn must_replace(&self, desired: &Value, live: &Value) -> bool {
@@ -295,10 +316,15 @@ fn selects_nothing(service: &Value) -> bool {
     json::text(service, &["spec", "selector", labels::ENDPOINTS]) == Some(labels::ENDPOINTS_NONE)
 }
 
-/// Whether the Service has a selector on the host, so that the host's controllers have made endpoints for it.
-fn has_endpoints_of_host(cache: &Cache, name: &Name) -> bool {
+/// Whether the host's controllers may have made endpoints for the Service: it has a selector on the host, or may have had one there, because there is no
+/// [record](ToHost::record) that it never had. An earlier release wrote none, and took the selector away.
+fn may_have_endpoints(cache: &Cache, name: &Name) -> bool {
     let host = cache.stores.host(KindId::Service).get(name);
-    host.is_some_and(|host| !json::strings(&host.object(), &["spec", "selector"]).is_empty())
+    host.is_some_and(|host| {
+        let host = host.object();
+        let record = json::text(&host, &["metadata", "annotations", labels::ENDPOINTS]);
+        record != Some(labels::ENDPOINTS_OWN) || !json::strings(&host, &["spec", "selector"]).is_empty()
+    })
 }
 
 /// What a Service selects on the host now.
@@ -357,7 +383,7 @@ fn build(cache: &Cache, name: &Name, service: &Value, selects: Selects) -> Resul
         .collect();
     // Without a selector the tenant makes the endpoints itself.
     let nothing = if selector.is_empty() {
-        has_endpoints_of_host(cache, name).then_some(labels::ENDPOINTS_OWN)
+        may_have_endpoints(cache, name).then_some(labels::ENDPOINTS_OWN)
     } else {
         (selects == Selects::Nothing).then_some(labels::ENDPOINTS_NONE)
     };

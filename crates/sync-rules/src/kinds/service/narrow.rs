@@ -13,10 +13,9 @@
 use super::{SPEC, allocation, close_to_outside, selects_nothing};
 use crate::{
     model::json,
-    translation::{fields::Rule, metadata},
+    translation::{fields::Rule, metadata, sources},
 };
 use berth_api::labels;
-use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 const RANGES: &str = "loadBalancerSourceRanges";
@@ -92,48 +91,10 @@ fn remove_load_balancer(service: &mut Value) {
 fn remaining_networks(desired: &Value, live: &Value) -> Option<Vec<Value>> {
     let of = |service| json::items(service, &["spec", RANGES]);
     let (wanted, present) = (of(desired), of(live));
-    if allocation::kind(live) != "LoadBalancer" || wanted.is_empty() {
+    if allocation::kind(live) != "LoadBalancer" {
         return Some(present.to_vec());
     }
-    let (of_wanted, of_present) = (Networks::new(wanted), Networks::new(present));
-    // Otherwise another order of the same networks would be a write that does not wait, and the order before another one.
-    if !present.is_empty() && present.iter().all(|network| of_wanted.hold(network)) {
-        return Some(present.to_vec());
-    }
-    if present.is_empty() || wanted.iter().all(|network| of_present.hold(network)) {
-        return Some(wanted.to_vec());
-    }
-    let kept = present.iter().filter(|network| of_wanted.hold(network));
-    let kept: Vec<Value> = kept.cloned().collect();
-    (!kept.is_empty()).then_some(kept)
-}
-
-/// Networks as a Service names them.
-struct Networks<'a> {
-    listed: &'a [Value],
-    /// Those that can be read. Neighbours are one.
-    merged: Vec<IpNet>,
-}
-
-impl<'a> Networks<'a> {
-    fn new(listed: &'a [Value]) -> Self {
-        let readable: Vec<IpNet> = listed.iter().filter_map(read).collect();
-        Self {
-            listed,
-            merged: IpNet::aggregate(&readable),
-        }
-    }
-
-    /// Whether they have all addresses of a network. One that cannot be read is compared as text.
-    fn hold(&self, network: &Value) -> bool {
-        let inner = read(network);
-        let is_in = |outer: &IpNet| inner.is_some_and(|inner| outer.contains(&inner));
-        self.listed.contains(network) || self.merged.iter().any(is_in)
-    }
-}
-
-fn read(network: &Value) -> Option<IpNet> {
-    network.as_str()?.trim().parse().ok()
+    sources::remaining(wanted, present)
 }
 
 #[cfg(test)]

@@ -50,6 +50,43 @@ fn a_service_that_loses_its_selector_selects_no_pod() {
     assert_eq!(selector_of(6, &json!({"app": "web"})), pods, "it has one again");
 }
 
+/// An earlier release took the selector away on the host as well, so that endpoints of the host's controllers stayed.
+#[test]
+fn a_service_that_may_have_lost_its_selector_before_selects_no_pod() {
+    let cache = registry::new_cache(test_tenant());
+    let name = Name::new("shop", "web");
+    let service = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"ports": [{"port": 80}]}});
+    let selector_beside = |version: u64, annotations: &Value, spec: &Value| {
+        let metadata = json!({"name": "web", "resourceVersion": version.to_string(), "annotations": annotations});
+        let host = Stored::from(json!({"metadata": metadata, "spec": spec}));
+        cache.stores.host(KindId::Service).written(name.clone(), host);
+        let translated = Services.translate(&cache, &name, &service).unwrap().object;
+        translated["spec"]["selector"].get(labels::ENDPOINTS).cloned()
+    };
+    let without = json!({"spec": {"ports": []}});
+    let record = Some((labels::ENDPOINTS, labels::ENDPOINTS_OWN));
+    assert_eq!(
+        Services.record(&cache, &name, &without),
+        None,
+        "the host may have it already"
+    );
+    cache.stores.host(KindId::Service).set_listed();
+    assert_eq!(Services.record(&cache, &name, &without), record, "it is new");
+    let own = Some(json!(labels::ENDPOINTS_OWN));
+    assert_eq!(selector_beside(1, &json!({}), &json!({})), own);
+    assert_eq!(
+        Services.record(&cache, &name, &without),
+        None,
+        "also if a part of it is written alone"
+    );
+    let recorded = json!({(labels::ENDPOINTS): labels::ENDPOINTS_OWN});
+    assert_eq!(selector_beside(2, &recorded, &json!({})), None, "it never had one");
+    assert_eq!(Services.record(&cache, &name, &without), record);
+    let selecting = json!({"selector": {"pod.berth.dev/app": "web"}});
+    assert_eq!(Services.record(&cache, &name, &json!({"spec": selecting})), None);
+    assert_eq!(selector_beside(3, &recorded, &selecting), own);
+}
+
 #[test]
 fn a_service_that_is_closed_and_loses_its_selector_is_not_denied_one() {
     let cache = registry::new_cache(test_tenant());

@@ -96,6 +96,23 @@ fn a_class_may_offer_ways_in_from_outside() {
 }
 
 #[test]
+fn ports_that_somebody_else_has_added_are_removed() {
+    let desired = json!({"spec": {"ports": [{"name": "web", "port": 443}, {"port": 53, "protocol": "UDP"}]}});
+    let own = json!({"name": "web", "port": 443, "protocol": "TCP", "targetPort": 8443, "nodePort": 30443});
+    let dns = json!({"port": 53, "protocol": "UDP", "targetPort": 53});
+    let removed = |ports: Value| Services.without_foreign_fields(&desired, &json!({"spec": {"ports": ports}}));
+    assert_eq!(removed(json!([own, dns])), None);
+    let shell = json!({"name": "shell", "port": 22, "protocol": "TCP", "nodePort": 30022});
+    let other = json!({"port": 53, "protocol": "TCP"});
+    assert_eq!(
+        removed(json!([own, shell, dns, other])),
+        Some(json!({"spec": {"ports": [own, dns]}}))
+    );
+    // The syncer looks for them after a start.
+    assert!(!Services.exclusive_fields().is_empty());
+}
+
+#[test]
 fn ports_and_source_ranges_are_limited() {
     let policy = ServicePolicy {
         load_balancers: true,

@@ -1,6 +1,6 @@
 //! Lines of keys that wait for their turns.
 
-use super::{LONG_WAIT, Turn, now};
+use super::{EVENTS_BETWEEN_PODS, LONG_WAIT, Turn, now};
 use crate::engine::queued_key::KeyOfKind;
 use berth_runtime::{locks::lock, queue::Queue};
 use berth_sync_rules::{admission::writes::Pace, model::resource::Key};
@@ -68,6 +68,16 @@ impl Line {
         Turn::Later {
             takes_long: wait >= LONG_WAIT,
         }
+    }
+
+    /// Takes an amount, however long that is. Returns the time after which its turn comes.
+    pub(super) fn reserve(&self, amount: u64) -> Duration {
+        lock(&self.pace).reserve(amount, now())
+    }
+
+    /// The longest wait of the first pod in the line for Events.
+    pub(super) fn pause_between_pods(&self) -> Duration {
+        Duration::from_millis(EVENTS_BETWEEN_PODS * 1000 / lock(&self.pace).rate())
     }
 
     /// How often a key has asked that waits; 0 if it does not wait.

@@ -11,7 +11,8 @@
 //! Scheduler, kubelets and controllers write Events about the tenant's objects. About one pod a kubelet writes 25 at once at most, and then one in five minutes:
 //! many come only from pods that are made again and again. So the bytes of those that the watch reports are taken from a third allowance, and a pod that is
 //! made waits while nothing is left, for [an hour](LONGEST_FOR_EVENTS) at most after the last of them. How many it will have nobody knows before: it takes
-//! [little](EVENTS_OF_POD) itself, by which pods come one after another.
+//! [little](EVENTS_OF_POD) itself, by which pods come one after another. Even while nothing is left, pods come [now and then](EVENTS_BETWEEN_PODS): without
+//! any, nodes that follow demand would be idle after minutes, and go to other tenants.
 //!
 //! A syncer starts with a tenth of each allowance: what was taken before is forgotten then, and teams can cause restarts. A start itself writes nothing, unless
 //! objects become something else than before.
@@ -66,6 +67,8 @@ const REQUESTS_ALLOWANCE_SECONDS: u64 = 600;
 pub(super) const EVENTS_PART: u64 = 2;
 /// Bytes of Events that a pod takes itself: about those of one.
 const EVENTS_OF_POD: u64 = 1 << 10;
+/// While too many Events are written, a pod comes whenever so many bytes of them may be written. It can have 25 Events of 2 KB at once, a tenth of that.
+const EVENTS_BETWEEN_PODS: u64 = 512 << 10;
 /// Pods wait no longer than this because of Events that were written: the host has forgotten older ones by default.
 const LONGEST_FOR_EVENTS: Duration = Duration::from_hours(1);
 /// Tries of what the host does not store: how many a second, and how many at once. A comparison of a large chart with a cluster is a dry run of each Service.
@@ -271,10 +274,14 @@ impl Turns {
             self.grant(LineKind::Events, key, EVENTS_OF_POD);
             return Turn::Now;
         }
-        let amount = lock(&self.events.waiting).amount;
+        let (amount, pods) = {
+            let waiting = lock(&self.events.waiting);
+            (waiting.amount, u32::try_from(waiting.keys.len()).unwrap_or(u32::MAX))
+        };
         let wait = lock(&self.events.pace).wait_for(amount, now());
+        let longest = self.events.pause_between_pods().saturating_mul(pods);
         Turn::Later {
-            takes_long: wait >= LONG_WAIT,
+            takes_long: wait.min(longest) >= LONG_WAIT,
         }
     }
 
@@ -391,8 +398,12 @@ impl Turns {
                 if kind == LineKind::Requests {
                     self.wait_for_room(&key.0, amount).await;
                 }
-                let wait = lock(&line.pace).reserve(amount, now());
-                tokio::time::sleep(wait).await;
+                let wait = line.reserve(amount);
+                tokio::time::sleep(match kind {
+                    LineKind::Events => wait.min(line.pause_between_pods()),
+                    LineKind::Bytes(_) | LineKind::Requests => wait,
+                })
+                .await;
             }
             // It may not need its turn any more.
             let still_waits = lock(&line.waiting).remove(&key.0).is_some();

@@ -160,8 +160,8 @@ impl ObjectSync<'_> {
         let mutable = kind.mutable_part(&desired);
         let hash = engine.cache.tenant.applied_hash(&mutable);
         let is_ours = is_origin(stored, host);
-        let has_foreign_fields = lock(&engine.foreign_fields).contains(&self.key());
-        if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) && !has_foreign_fields {
+        let is_applied = is_ours && host.applied_hash.as_deref() == Some(hash.as_str());
+        if is_applied && !self.has_foreign_fields(&desired, host) {
             engine.learn_applied(self.key(), &mutable);
             let later = { ignored.into_iter() }.filter(|ignored| kind.is_decided_later(&ignored.field));
             self.record_ignored(&later.collect::<Vec<_>>()).await;
@@ -301,12 +301,29 @@ impl ObjectSync<'_> {
         if let Some(patch) = foreign {
             tracing::warn!(key = %self.key(), %patch, "removing fields of a host object that somebody else has set");
             // The hash says that it is what it should be. Until it is, that does not count.
-            lock(&engine.foreign_fields).insert(self.key());
+            lock(&engine.without_foreign_fields).remove(&self.key());
             engine.turns.take(host.bytes.into());
             self.write_closing(host, patch).await?;
         }
-        lock(&engine.foreign_fields).remove(&self.key());
+        if !kind.exclusive_fields().is_empty() {
+            lock(&engine.without_foreign_fields).insert(self.key());
+        }
         Ok(())
+    }
+
+    /// Whether the host object has fields that somebody else has set, although its hash says that it is what it should be: between the two writes of
+    /// [`Self::apply_over`] the process may have ended, or the second one has failed. So each object is looked at once after a start, and again after such a
+    /// failure. Not always: a webhook of the host may set a field again whenever it is removed.
+    pub(super) fn has_foreign_fields(&self, desired: &Value, host: &Stored) -> bool {
+        let Self { engine, kind, .. } = self;
+        if kind.exclusive_fields().is_empty() || lock(&engine.without_foreign_fields).contains(&self.key()) {
+            return false;
+        }
+        let has_some = kind.without_foreign_fields(desired, &host.object()).is_some();
+        if !has_some {
+            lock(&engine.without_foreign_fields).insert(self.key());
+        }
+        has_some
     }
 
     async fn write_difference(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {

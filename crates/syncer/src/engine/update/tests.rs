@@ -5,11 +5,11 @@ use crate::engine::{
     api::CallError,
     lock,
     scripted::{Failure, Scripted},
-    test_engine::tenant,
+    test_engine::{sync_of_kind, tenant},
 };
 use berth_api::{SyncPolicy, labels, pod_labels::host_key};
 use berth_sync_rules::model::{
-    KindId, Tenant, WhenDenied,
+    KindId, Tenant, ToHost, WhenDenied,
     resource::{Name, Side, host_name},
     store::Stored,
 };
@@ -71,14 +71,111 @@ async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_
     scripted.add_foreign_field(&path, "egress");
     let key = id.key(name);
     assert!(engine.reconcile(&key, Instant::now(), true).await.is_err());
-    assert!(lock(&engine.foreign_fields).contains(&key));
+    assert!(!lock(&engine.without_foreign_fields).contains(&key));
     // What is known of it has the hash of what it should be.
     engine.reconcile(&key, Instant::now(), true).await.unwrap();
     let sent = scripted.sent("host PATCH", &path);
     assert_eq!(sent.len(), 4, "each of both twice: {sent:?}");
     assert!(sent[2]["spec"]["podSelector"].is_object() && sent[2]["spec"].get("egress").is_none());
     assert_eq!(sent[3]["spec"], json!({"egress": null}));
-    assert!(!lock(&engine.foreign_fields).contains(&key));
+    assert!(lock(&engine.without_foreign_fields).contains(&key));
+}
+
+/// A NetworkPolicy that the host has as the syncer has written it last, and in which somebody else has set egress rules: a syncer has ended before it removed
+/// these. `write` makes what was written of the tenant's.
+fn put_opened(scripted: &Scripted, version: &str, write: impl FnOnce(&dyn ToHost, &Value) -> Value) -> (Name, String) {
+    let (engine, id, name) = (&scripted.engine, KindId::NetworkPolicy, Name::new("team", "web"));
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{"ports": [{"port": 80}]}]});
+    let policy = scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+    let rules = engine.cache.rules_to_host(id).unwrap();
+    let written = write(rules, &policy.object());
+    let hash = engine.cache.tenant.applied_hash(&rules.mutable_part(&written));
+    let on_host = host_name(id, &name);
+    let annotations = json!({labels::ORIGIN_UID: "tenant-uid", labels::APPLIED_HASH: hash});
+    let metadata = json!({"name": on_host, "uid": "h", "resourceVersion": version, "annotations": annotations});
+    let mut host = json!({"metadata": metadata, "spec": written["spec"]});
+    host["spec"]["egress"] = json!([{}]);
+    let (_, watched) = engine.cache.kind(id).host.unwrap();
+    (watched.trim)(&mut host);
+    engine.cache.stores.host(id).watched(name.clone(), Stored::from(host));
+    (name, format!("/networkpolicies/{on_host}"))
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_set_is_removed_once_after_a_start() {
+    let scripted = Scripted::new(with_account("two"), |_| None);
+    let engine = &scripted.engine;
+    let translate = |rules: &dyn ToHost, policy: &Value| {
+        let name = Name::new("team", "web");
+        rules.translate(&engine.cache, &name, policy).unwrap().object
+    };
+    let (name, path) = put_opened(&scripted, "2", translate);
+    scripted.add_foreign_field(&path, "egress");
+    let key = KindId::NetworkPolicy.key(name);
+    engine.reconcile(&key, Instant::now(), true).await.unwrap();
+    let sent = scripted.sent("host PATCH", &path);
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(sent[1]["spec"], json!({"egress": null}));
+    // A webhook of the host may set it again and again.
+    put_opened(&scripted, "101", translate);
+    engine.reconcile(&key, Instant::now(), true).await.unwrap();
+    assert_eq!(scripted.sent("host PATCH", &path).len(), 2);
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_set_is_removed_from_what_is_reduced() {
+    let scripted = Scripted::new(with_account("two"), |_| None);
+    let engine = &scripted.engine;
+    let (name, path) = put_opened(&scripted, "2", |rules, policy| {
+        let name = Name::new("team", "web");
+        match rules.when_refused(&engine.cache, &name, policy, &json!({})) {
+            WhenDenied::Reduce(reduced) => reduced,
+            other => panic!("{other:?}"),
+        }
+    });
+    scripted.add_foreign_field(&path, "egress");
+    let stores = &engine.cache.stores;
+    let tenant = stores.tenant(KindId::NetworkPolicy).get(&name).unwrap();
+    let host = stores.host(KindId::NetworkPolicy).get(&name).unwrap();
+    let (sync, object) = (sync_of_kind(engine, KindId::NetworkPolicy, &name), tenant.object());
+    for _ in ["the first time", "again"] {
+        sync.withdraw(&tenant, (&*object, &*object), &host, &[]).await.unwrap();
+        let sent = scripted.sent("host PATCH", &path);
+        assert_eq!(sent.len(), 2, "{sent:?}");
+        assert_eq!(sent[1]["spec"], json!({"egress": null}));
+    }
+}
+
+#[tokio::test]
+async fn a_service_without_a_selector_is_written_again_only_if_it_may_have_had_one() {
+    let scripted = Scripted::new(tenant(SyncPolicy::default()), |_| None);
+    let (engine, id, name) = (&scripted.engine, KindId::Service, Name::new("team", "web"));
+    let store = engine.cache.stores.host(id);
+    store.set_listed();
+    let spec = json!({"clusterIP": "10.96.7.7", "ports": [{"port": 80}]});
+    scripted.put(Side::Tenant, id, &name, json!({ "spec": spec }));
+    let path = format!("/services/{}", host_name(id, &name));
+    let reconcile = async || {
+        let outcome = engine.reconcile(&id.key(name.clone()), Instant::now(), true).await;
+        outcome.unwrap();
+        scripted.sent("host PATCH", &path)
+    };
+    let sent = reconcile().await;
+    assert_eq!(
+        sent[0]["metadata"]["annotations"][labels::ENDPOINTS],
+        labels::ENDPOINTS_OWN
+    );
+    assert!(sent[0]["spec"].get("selector").is_none());
+    assert_eq!(reconcile().await.len(), 1);
+    // As an earlier release has left it.
+    let mut host = Value::clone(&store.get(&name).unwrap().object());
+    host["metadata"]["resourceVersion"] = "101".into();
+    let annotations = host["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove(labels::ENDPOINTS);
+    store.watched(name.clone(), Stored::from(host));
+    let sent = reconcile().await;
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(sent[1]["spec"]["selector"][labels::ENDPOINTS], labels::ENDPOINTS_OWN);
 }
 
 const LISTED: &str = "registry.example.com/app:1";

@@ -92,7 +92,8 @@ impl ObjectSync<'_> {
         let key = self.key();
         let mutable = kind.mutable_part(&reduced);
         let hash = engine.cache.tenant.applied_hash(&mutable);
-        if host.applied_hash.as_deref() == Some(hash.as_str()) {
+        let is_applied = host.applied_hash.as_deref() == Some(hash.as_str());
+        if is_applied && !self.has_foreign_fields(&reduced, host) {
             engine.learn_applied(key, &mutable);
             first_comparison::note_reduced();
             return Ok(());

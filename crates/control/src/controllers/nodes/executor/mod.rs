@@ -14,6 +14,7 @@ mod jobs;
 mod reserve;
 mod risks;
 mod transitions;
+mod unused_claims;
 mod write;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, jobs, risks};
+use super::{Pass, RETRY_PAUSE, failures::StepFailures, jobs, risks, unused_claims};
 use crate::{
     controllers::{
         in_use_markers::{self, Use},
@@ -61,9 +61,9 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
         let Advanced { node, again } = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                // What cannot be done on one node must not hold up the others.
-                tracing::warn!(%error, "cannot advance a node");
-                soonest = [soonest, Some(POLL)].into_iter().flatten().min();
+                // What cannot be done on one node must not hold up the others. It may fail until people do something about it, and each try is a plan of all nodes.
+                tracing::warn!(%error, retry_in = ?RETRY_PAUSE, "cannot advance a node");
+                soonest = [soonest, Some(RETRY_PAUSE)].into_iter().flatten().min();
                 continue;
             }
         };
@@ -235,6 +235,9 @@ async fn apply_next_transition(
     } else {
         Vec::new()
     };
+    if pod_names.is_empty() && !claims.is_empty() && has_assignment(pass, &name, assignment).await? {
+        unused_claims::delete_unused(&pass.client, &name, &claims).await;
+    }
     let job = match assignment.state {
         AssignmentState::Scrubbing => jobs::get_job_state(&pass.client, JobKind::Scrub, &name, assignment).await?,
         AssignmentState::Validating => jobs::get_job_state(&pass.client, JobKind::Validate, &name, assignment).await?,
@@ -266,11 +269,12 @@ async fn apply_next_transition(
     apply_transition(pass, node, transition, &on, pods.as_ref()).await
 }
 
-/// Whether a node still has the assignment that was observed. The deletion of a pod has no version of the node in it, and a view may lag behind
-/// changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended.
-async fn has_assignment(pass: &Pass<'_>, on: &OnNode<'_>) -> Result<bool, ReconcileError> {
-    let node = pass.get_node(on.node).await?;
-    Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(on.assignment))
+/// Whether a node still has the assignment that was observed. Neither the deletion of a pod or a claim nor a new Job has a version of the node in it, and a view may
+/// lag behind changes of control itself, or of the control that runs in its place: with them another tenant has the node, whose pods would be ended. A Job
+/// of an earlier recycling does not exist any more, and nothing would delete it again.
+async fn has_assignment(pass: &Pass<'_>, node: &str, assignment: &Assignment) -> Result<bool, ReconcileError> {
+    let node = pass.get_node(node).await?;
+    Ok(node.as_ref().and_then(Assignment::read).as_ref() == Some(assignment))
 }
 
 /// Applies a transition of a node. `pods`: those on the node, if they were listed.
@@ -281,11 +285,14 @@ async fn apply_transition(
     on: &OnNode<'_>,
     pods: Option<&PodsOnNode>,
 ) -> Result<Applied, ReconcileError> {
-    let ends_pods = matches!(
+    let changes_no_node = matches!(
         transition,
-        Transition::EvictPods | Transition::EndEvictedPods { .. } | Transition::DeletePods { .. }
+        Transition::EvictPods
+            | Transition::EndEvictedPods { .. }
+            | Transition::DeletePods { .. }
+            | Transition::StartJob(_)
     );
-    if ends_pods && !has_assignment(pass, on).await? {
+    if changes_no_node && !has_assignment(pass, on.node, on.assignment).await? {
         return Ok(Applied::Waits(Some(POLL)));
     }
     match transition {

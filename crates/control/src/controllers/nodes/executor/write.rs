@@ -53,13 +53,14 @@ impl Pass<'_> {
         action: &'static str,
     ) -> Result<Option<Node>, ReconcileError> {
         let body = assignment.to_patch(node, more_labels);
-        let patched = self.patch_node(node, &body, action).await?;
         let before = Assignment::read(node).filter(|before| before.recycling_id != assignment.recycling_id);
-        if let Some(before) = before.filter(|_| patched.is_some()) {
-            // Jobs of the earlier recycling prove nothing, and must not run beside those of the new one.
+        if let Some(before) = before {
+            // Jobs of the earlier recycling prove nothing, and must not run beside those of the new one, or beside the next tenant. They are deleted first: their
+            // names follow from the recycling that the node has now, and nothing finds them once it has another one. If the node is not changed, its Job is
+            // made again.
             jobs::delete_jobs(&self.client, &node.name_any(), &before).await?;
         }
-        Ok(patched)
+        self.patch_node(node, &body, action).await
     }
 
     /// Removes the assignment of a node, its in-use marker and the Jobs of its recycling. The marker of a node whose pool is gone stays:

@@ -73,3 +73,28 @@ async fn a_level_that_lost_its_last_tenant_has_no_finalizer() {
         assert_eq!(fixture.finalizers(path), json!([]), "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_level_that_only_others_hold_does_not_say_that_it_waits_for_tenants() {
+    let mut fixture = Fixture::new(1);
+    fixture.add_tenant("a", "team", 1, &Value::Null);
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        fixture.change(path, |level| {
+            let finalizers = level["metadata"]["finalizers"].as_array_mut().unwrap();
+            finalizers.push(json!("example.com/keep"));
+            delete(level);
+        });
+    }
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert!(fixture.condition(path, "Deleting").is_some(), "{path}");
+    }
+    fixture.host.remove(&tenant_path("a", "team"));
+    fixture.reconcile().await;
+    for path in [PROJECT, ORGANIZATION] {
+        assert_eq!(fixture.finalizers(path), json!(["example.com/keep"]), "{path}");
+        assert_eq!(fixture.condition(path, "Deleting"), None, "{path}");
+        assert!(fixture.condition(path, "Ready").is_some(), "{path}");
+    }
+}

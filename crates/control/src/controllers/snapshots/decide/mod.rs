@@ -4,7 +4,9 @@ use super::tries::{Failure, has_store_error};
 use crate::clock::whole_seconds;
 use berth_api::{
     ClassSnapshots, MOST_SNAPSHOT_ATTEMPTS as MOST_ATTEMPTS, RestoreStatus, SnapshotPhase, SnapshotTrigger,
-    TenantSnapshot, conditions::COMPLETED, labels,
+    TenantClusterStatus, TenantSnapshot,
+    conditions::{COMPLETED, CONTROL_PLANE_READY},
+    labels,
 };
 use berth_schedules::Recurrence;
 use jiff::{SignedDuration, Timestamp};
@@ -20,6 +22,8 @@ const KEPT_OF_RESTORES: u32 = 2;
 const KEPT_FAILED: u32 = 3;
 /// How long a snapshot may be there before its tenant: both may come from the same files.
 const TENANT_APPEARS_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// Time within which the control plane of a tenant has ended once its status says that it sleeps.
+const STOPPED_WITHIN: SignedDuration = SignedDuration::from_mins(5);
 /// How long the snapshots of a tenant that was deleted are kept.
 const KEPT_WITHOUT_TENANT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -37,6 +41,16 @@ pub(super) struct TenantFacts {
     pub(super) unchanged_since: Option<Timestamp>,
     /// The snapshot that a restore of it waits for. None: no restore is under way, as far as this process knows.
     pub(super) restore: Option<RestoreFacts>,
+}
+
+/// Since when a tenant that sleeps stores nothing more, as its status says. Its sleep begins when it begins to fall asleep: until its control plane is stopped,
+/// it still stores how its pods end.
+pub(super) fn silent_since(status: &TenantClusterStatus) -> Option<Timestamp> {
+    let began = status.sleep.as_ref()?.since.as_ref()?.0;
+    let mut conditions = status.conditions.iter();
+    let stopped = conditions.find(|known| known.type_ == CONTROL_PLANE_READY && known.status == "False");
+    let stopped = stopped.map_or(began, |known| known.last_transition_time.0.max(began));
+    stopped.checked_add(STOPPED_WITHIN).ok()
 }
 
 /// Since when a tenant stores nothing new. One that runs may do so at any time, and so does one that is set back. `sleeps_since` says since when it sleeps, if it

@@ -20,7 +20,6 @@ use crate::{
 };
 use berth_api::system;
 use berth_kubernetes_versions::features;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource, runtime::reflector::ObjectRef};
 use std::time::Duration;
@@ -70,7 +69,7 @@ pub(super) async fn keep_manifests(
     }
     // API servers follow their APIServices a moment later.
     let is_complete = done.problems.is_empty() && !done.is_deleting && done.taken_back.is_empty();
-    let state = ManifestsState::new(&manifests, done, &before, Timestamp::now());
+    let state = ManifestsState::new(&manifests, done, &before, context.clock.now());
     if is_complete && state.is_applied() {
         memory.last = Some(LastPass {
             digest,

@@ -78,7 +78,7 @@ pub(super) async fn prepare<'a>(
     };
     // None of these needs another one.
     let (limited, recorded, (authorities, identity), network) = futures::join!(
-        apply_limits(accepted),
+        apply_limits(context, accepted),
         withdrawn_kinds::record_and_delete(context, tenant, settings),
         keys_and_datastore,
         prepare_network(
@@ -276,6 +276,7 @@ async fn withdraw_rules(
 
 /// Applies the limits of what the tenant may create on the host. Before quotas are decided, they stay as they are.
 async fn apply_limits(
+    context: &TenantContext,
     Accepted {
         tenant,
         settings,
@@ -290,7 +291,9 @@ async fn apply_limits(
     let range = limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits, ceilings);
     failed.note(host.apply(&range).await);
     let limits = (&settings.limits, settings.sync.kinds.as_slice());
-    let quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
+    let mut quota = limits::resource_quota(&tenant.cluster, &tenant.id, limits, *schedule, ceilings);
+    let excess = context.stores.storage_claims.excess(&tenant.id.workload_namespace());
+    limits::count_excess(&mut quota, &excess);
     failed.note(host.apply(&quota).await);
     failed.into_result()
 }

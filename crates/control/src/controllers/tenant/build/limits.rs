@@ -45,6 +45,18 @@ pub fn resource_quota(
     }
 }
 
+/// Lowers limits of storage by what volumes have beyond the requests of their claims, which the host does not count: `excess`, by the names of the
+/// `ResourceQuota`.
+pub fn count_excess(quota: &mut ResourceQuota, excess: &BTreeMap<String, u64>) {
+    let hard = quota.spec.as_mut().and_then(|spec| spec.hard.as_mut());
+    for (resource, limit) in hard.into_iter().flatten() {
+        let bytes = Amount::Text(limit.0.clone()).value();
+        if let Some((bytes, excess)) = bytes.zip(excess.get(resource)) {
+            *limit = Quantity(bytes.saturating_sub(*excess).to_string());
+        }
+    }
+}
+
 /// The size of one object in the workload namespace, and what containers without requests request of CPU and memory, where these are
 /// limited, by the class or by one of the `ceilings` of [`resource_quota`]. It has no limits for containers: these would also set the requests of
 /// containers that have none.
@@ -101,6 +113,32 @@ mod tests {
         assert_eq!(hard["count/pods"].0, "7");
         assert_eq!(hard["requests.storage"].0, "50Ti");
         assert_eq!(hard.len(), limits.quota(&[]).len());
+    }
+
+    /// Otherwise claims of one byte fill the storage of the platform, if the smallest volume of a class is large.
+    #[test]
+    fn what_volumes_have_beyond_their_claims_counts() {
+        let (cluster, id) = tenant();
+        let of_class = "fast.storageclass.storage.k8s.io/requests.storage";
+        let limits = TenantLimits {
+            requests_storage: Some("50Gi".into()),
+            resources: vec![ResourceLimit {
+                resource: of_class.into(),
+                quantity: Amount::Text("1Ki".into()),
+            }],
+            ..TenantLimits::default()
+        };
+        let hard = |excess: &[(&str, u64)]| {
+            let mut quota = resource_quota(&cluster, &id, (&limits, &[]), ScheduleState::Running, &BTreeMap::new());
+            let excess = excess.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes));
+            count_excess(&mut quota, &excess.collect());
+            let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
+            assert_eq!(hard.len(), limits.quota(&[]).len());
+            (hard["requests.storage"].0.clone(), hard[of_class].0.clone())
+        };
+        assert_eq!(hard(&[]), ("50Gi".into(), "1Ki".into()));
+        let excess = [("requests.storage", 1 << 30), (of_class, 1 << 30), ("other", 1)];
+        assert_eq!(hard(&excess), ((49_u64 << 30).to_string(), "0".into()));
     }
 
     #[test]

@@ -156,6 +156,16 @@ pub(in super::super) fn find_forbidden_storage(
         .collect()
 }
 
+/// Whether something is forbidden that [`find_forbidden_storage`] finds.
+pub(super) fn is_of_storage(violation: &Violation) -> bool {
+    let reasons = [
+        STORAGE_CLASS_NOT_ALLOWED,
+        ATTRIBUTES_CLASS_NOT_ALLOWED,
+        INLINE_DRIVER_NOT_ALLOWED,
+    ];
+    reasons.contains(&violation.reason.as_str())
+}
+
 /// Why a use of something that is not offered is reported, who uses it, and what to do.
 fn describe_use(offer: &StorageOffer, count: usize) -> (&'static str, String, &'static str) {
     let of_claims = format!(

@@ -18,6 +18,7 @@ pub(super) use report::{condition, events, until_next_deadline};
 pub(super) use withdraw::withdraw;
 
 use berth_api::{StorageOffer, Violation, whole_seconds};
+use forbidden::is_of_storage;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -66,6 +67,34 @@ pub(super) struct Assessment {
 /// Since when each thing is forbidden, and whether its grace period is over. Something that the status does not have yet is not
 /// withdrawn: it must be reported first.
 pub(super) fn assess(found: Vec<Forbidden>, recorded: &[Violation], now: Timestamp) -> Assessment {
+    assess_from(found, recorded, |_| now, now)
+}
+
+/// The same for storage of a tenant that has just come from another class. What this class does not offer counts as forbidden since the first violation of
+/// storage that is recorded: otherwise a team that may use two classes changes between them before each deadline, and keeps what either of them forbids.
+pub(super) fn assess_in_new_class(found: Vec<Forbidden>, recorded: &[Violation], now: Timestamp) -> Assessment {
+    let began = |grace: i64| {
+        let before = { recorded.iter() }.filter(|violation| is_of_storage(violation));
+        let before = before.filter(|violation| !is_long_withdrawn(violation, grace, now));
+        before.map(|violation| violation.since.0).min().unwrap_or(now).min(now)
+    };
+    assess_from(found, recorded, began, now)
+}
+
+/// Whether something has been withdrawn for as long as a grace period. Claims that nobody deletes are violations for ever: if these counted, a change of the
+/// class would end pods without a warning.
+fn is_long_withdrawn(violation: &Violation, grace: i64, now: Timestamp) -> bool {
+    let deadline = violation.deadline.as_ref().filter(|_| violation.enforced);
+    deadline.is_some_and(|deadline| deadline_after(deadline.0, grace) <= now)
+}
+
+/// What the status does not have yet is forbidden since `began`, by its grace period.
+fn assess_from(
+    found: Vec<Forbidden>,
+    recorded: &[Violation],
+    began: impl Fn(i64) -> Timestamp,
+    now: Timestamp,
+) -> Assessment {
     let mut assessment = Assessment::default();
     for forbidden in found {
         let Forbidden {
@@ -79,7 +108,7 @@ pub(super) fn assess(found: Vec<Forbidden>, recorded: &[Violation], now: Timesta
             .iter()
             .find(|earlier| earlier.reason == reason && earlier.object == object);
         // Whole seconds, as they are stored.
-        let since = earlier.map_or_else(|| whole_seconds(now), |earlier| earlier.since.0);
+        let since = earlier.map_or_else(|| whole_seconds(began(grace)), |earlier| earlier.since.0);
         let deadline = (withdrawal != Withdrawal::Nothing).then(|| deadline_after(since, grace));
         let enforced = earlier.is_some() && deadline.is_some_and(|deadline| deadline <= now);
         if enforced {

@@ -97,11 +97,18 @@ fn find_expiration(observed: &Observed<'_>, cluster: &TenantCluster) -> Expirati
     } else {
         Some(NotCounted::Unreachable)
     };
-    if not_counted.is_some() {
-        activity.record_no_starts(slug);
+    let has_any = context.stores.workloads.has_unfinished(slug);
+    match not_counted {
+        None => activity.record_starts(slug),
+        Some(NotCounted::Held) => {
+            let since = idle_start(cluster, activity.last(slug, now)).filter(|_| !has_any);
+            let idle = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
+            activity.record_no_starts(slug, idle.unwrap_or_default());
+        }
+        Some(NotCounted::Unreachable) => activity.record_unknown(slug),
     }
     let pods = Pods {
-        has_any: context.stores.workloads.has_unfinished(slug),
+        has_any,
         not_counted,
         last_change: activity.last(slug, now),
         watched_since: Some(activity.start(now)),
@@ -156,7 +163,7 @@ struct Pods {
     has_any: bool,
     /// Why time without pods does not count, if it does not.
     not_counted: Option<NotCounted>,
-    /// When one came, changed or went, or none might start.
+    /// When one came, changed or went, without the time in which none might start.
     last_change: Option<Timestamp>,
     /// Since when they are watched.
     watched_since: Option<Timestamp>,
@@ -173,12 +180,8 @@ fn expiration(cluster: &TenantCluster, terms: &Terms<'_>, pods: Pods, now: Times
         limit(|limits| limits.ttl.as_ref()),
         limit(|limits| limits.idle.as_ref()),
     );
-    let published = status.and_then(|status| status.idle_since.as_ref()).map(|time| time.0);
     let is_idle = !pods.has_any && pods.not_counted.is_none();
-    let idle_since = (idle_limit.is_some() && is_idle).then(|| match (published, pods.last_change) {
-        (Some(since), Some(last)) => since.max(last),
-        (since, last) => since.or(last).unwrap_or(now),
-    });
+    let idle_since = (idle_limit.is_some() && is_idle).then(|| idle_start(cluster, pods.last_change).unwrap_or(now));
     let was_warned = status.is_some_and(|status| conditions::is_true(&status.conditions, EXPIRING));
     let warned_of = status
         .and_then(|status| status.expires_at.as_ref())
@@ -205,6 +208,13 @@ fn expiration(cluster: &TenantCluster, terms: &Terms<'_>, pods: Pods, now: Times
         },
         failure: None,
     }
+}
+
+/// Since when a tenant without pods has none, as far as that is known: by its status, or since the last change that was seen.
+fn idle_start(cluster: &TenantCluster, last_change: Option<Timestamp>) -> Option<Timestamp> {
+    let status = cluster.status.as_ref();
+    let published = status.and_then(|status| status.idle_since.as_ref());
+    published.map(|time| time.0).max(last_change)
 }
 
 /// The times of a tenant, with what it keeps of those that it had.

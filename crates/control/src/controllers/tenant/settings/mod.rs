@@ -115,6 +115,12 @@ impl Settings {
     pub fn class_name(&self) -> &str {
         self.class.as_deref().unwrap_or(DEFAULT_CLASS)
     }
+
+    /// Whether the tenant comes from another class: its status still names that one.
+    pub(super) fn is_new_class(&self, cluster: &TenantCluster) -> bool {
+        let status = cluster.status.as_ref();
+        status.is_some_and(|status| status.class_name != self.class)
+    }
 }
 
 /// The settings that a spec asks for, or why its class does not allow them. `versions` are those that can be run here.

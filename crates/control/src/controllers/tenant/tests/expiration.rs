@@ -241,6 +241,36 @@ async fn the_time_in_which_a_schedule_stops_a_tenant_does_not_count_as_idle() {
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
 }
 
+/// Otherwise a tenant that is stopped each night never expires.
+#[tokio::test]
+async fn after_a_stop_the_idle_time_goes_on() {
+    let mut fixture = Fixture::new();
+    fixture.change_tenant(|cluster| cluster["spec"]["expireAfterIdle"] = "4h".into());
+    fixture.reconcile_until_ready().await;
+    let idle_for = |fixture: &Fixture| {
+        let since: Timestamp = fixture.status()["idleSince"].as_str().unwrap().parse().unwrap();
+        Timestamp::now().duration_since(since)
+    };
+    let an_hour_ago = (Timestamp::now() - SignedDuration::from_hours(1)).to_string();
+    fixture.change_tenant(|cluster| cluster["status"]["idleSince"] = an_hour_ago.into());
+    // Another control, which knows the time from the status.
+    fixture.context.stores.pod_activity = Arc::new(PodActivity::watched_for(Duration::from_secs(7200)));
+    fixture.reconcile().await.unwrap();
+    assert!(idle_for(&fixture) >= SignedDuration::from_mins(59));
+    insert_stop(&fixture);
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    assert!(fixture.status()["idleSince"].is_null());
+    remove_stop(&fixture);
+    fixture.reconcile().await.unwrap();
+    fixture.reconcile().await.unwrap();
+    let idle = idle_for(&fixture);
+    assert!(
+        idle >= SignedDuration::from_mins(55) && idle <= SignedDuration::from_mins(70),
+        "{idle:?}"
+    );
+}
+
 #[tokio::test]
 async fn the_time_in_which_a_new_tenant_waits_for_quota_does_not_count_as_idle() {
     let mut fixture = Fixture::new();

@@ -75,6 +75,23 @@ async fn without_quota_nothing_is_created() {
 }
 
 #[tokio::test]
+async fn a_volume_that_is_larger_than_its_claim_lowers_the_limit_of_storage() {
+    let mut fixture = Fixture::new();
+    fixture.give_class(&json!({"limits": {"requestsStorage": "50Gi"}}));
+    let claim = json!({
+        "metadata": {"name": "data"}, "status": {"capacity": {"storage": "3Gi"}},
+        "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let claim = serde_json::from_value(claim).unwrap();
+    let name = format!("{}/data", fixture.id.workload_namespace());
+    fixture.context.stores.storage_claims.put_volume(&name, Some(&claim));
+    fixture.reconcile_until_ready().await;
+    let quotas = fixture.host.find("/resourcequotas/berth-limits");
+    let hard = &quotas[0]["spec"]["hard"]["requests.storage"];
+    assert_eq!(hard, &json!((48_u64 << 30).to_string()));
+}
+
+#[tokio::test]
 async fn nothing_is_created_before_something_is_decided() {
     let mut fixture = Fixture::new();
     decide(&fixture, Verdict::NoProject);

@@ -443,3 +443,34 @@ async fn the_end_of_a_tenant_survives_settings_that_cannot_be_read() {
     );
     assert_eq!(reason(&fixture, "Expiring"), "ExpiresWithinDay");
 }
+
+#[tokio::test]
+async fn another_class_does_not_begin_the_grace_period_of_storage_anew() {
+    let mut fixture = ready().await;
+    let namespace = fixture.id.workload_namespace();
+    let claims = Arc::clone(&fixture.context.stores.storage_claims);
+    for class in ["fast", "slow"] {
+        let uses = vec![StorageOffer::StorageClass(class.into())];
+        claims.put(&format!("{namespace}/{class}"), uses);
+    }
+    let silver = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "silver", "uid": "silver"},
+        "spec": {"sync": {"storage": {"classes": ["slow"]}}}});
+    let path = "/apis/berth.dev/v1alpha1/tenantclasses/silver";
+    fixture.host.insert(path, silver);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["violations"][0]["object"], "StorageClass/slow");
+    let long_ago = "2026-01-01T00:00:00Z";
+    fixture.change_tenant(|cluster| {
+        cluster["status"]["violations"][0]["since"] = long_ago.into();
+        cluster["spec"]["className"] = "silver".into();
+    });
+    for _ in 0..5 {
+        fixture.reconcile().await.unwrap();
+    }
+    let status = fixture.status();
+    let violation = &status["violations"][0];
+    assert_eq!(
+        (&status["className"], &violation["object"], &violation["since"]),
+        (&json!("silver"), &json!("StorageClass/fast"), &json!(long_ago))
+    );
+}

@@ -10,7 +10,7 @@ use super::{
     Validator,
 };
 use crate::controllers::tenant_class;
-use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits, names::TenantId};
+use berth_api::{TenantClass, TenantClassSpec, TenantCluster, TenantLimits, Violation, names::TenantId};
 use berth_node_lifecycle::{Assignment, fleet::WithdrawnNodes};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -84,7 +84,11 @@ impl Validator<'_> {
         now: Timestamp,
     ) -> (Settings, Assessment) {
         let found = self.find_forbidden_storage(cluster, &settings);
-        let assessment = assess(cluster, found, now);
+        let assessment = if settings.is_new_class(cluster) {
+            compliance::assess_in_new_class(found, recorded_violations(cluster), now)
+        } else {
+            assess(cluster, found, now)
+        };
         compliance::withdraw(&mut settings, None, &assessment.withdrawals);
         (settings, assessment)
     }
@@ -153,6 +157,10 @@ impl Validator<'_> {
 
 /// What is forbidden, with what the status says since when.
 fn assess(cluster: &TenantCluster, found: Vec<Forbidden>, now: Timestamp) -> Assessment {
-    let before = cluster.status.as_ref().map(|status| status.violations.as_slice());
-    compliance::assess(found, before.unwrap_or_default(), now)
+    compliance::assess(found, recorded_violations(cluster), now)
+}
+
+fn recorded_violations(cluster: &TenantCluster) -> &[Violation] {
+    let status = cluster.status.as_ref();
+    status.map(|status| status.violations.as_slice()).unwrap_or_default()
 }

@@ -2,7 +2,10 @@
 
 use super::*;
 use berth_api::NodeMode;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use std::collections::HashSet;
 
 /// A pod on a node, with 1.5 CPUs and 2 GiB, since a time.
@@ -155,6 +158,58 @@ async fn snapshots_count_when_their_claim_is_gone() {
     assert_eq!(classes, [Some("daily"), Some("fast")]);
 }
 
+/// Otherwise several volumes cost as much as one after a restart of control, and snapshots of a driver that reports no sizes nothing.
+#[tokio::test]
+async fn which_claims_snapshots_are_of_outlives_a_restart() {
+    let mut fixture = Fixture::new();
+    let namespace = TenantId::new("vision", UID).workload_namespace();
+    let claim_name = format!("{namespace}/c");
+    let path = |name: &str| format!("/apis/snapshot.storage.k8s.io/v1/namespaces/{namespace}/volumesnapshots/{name}");
+    let metered = fixture.context.stores.metered.clone();
+    metered.retain_claims(&HashSet::new());
+    for (name, created) in [("a", -900), ("b", -300)] {
+        let mut claim = claim("10Gi");
+        claim.metadata.creation_timestamp = Some(Time(at(created)));
+        metered.put_claim(&claim_name, Some(&claim));
+        let snapshot = json!({
+            "metadata": {"name": name, "namespace": namespace, "uid": name, "labels": {labels::TENANT: slug()},
+                "creationTimestamp": at(created + 60).to_string()},
+            "spec": {"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "daily"},
+            "status": {"readyToUse": true},
+        });
+        fixture.host.insert(&path(name), snapshot.clone());
+        let snapshot_name = format!("{namespace}/{name}");
+        metered.put_snapshot(&snapshot_name, Some(&serde_json::from_value(snapshot).unwrap()));
+        metered.put_claim(&claim_name, None);
+    }
+    // A host that refuses it does not keep usage from being counted.
+    fixture.host.refuse_writes(Some(("/volumesnapshots/", 403, "no")));
+    fixture.pass().await.unwrap();
+    fixture.host.refuse_writes(None);
+    fixture.pass().await.unwrap();
+    let written = |name: &str| {
+        let snapshot = fixture.host.get(&path(name)).unwrap();
+        snapshot["metadata"]["annotations"][labels::SNAPSHOT_SOURCE].clone()
+    };
+    for (name, created) in [("a", -900), ("b", -300)] {
+        assert_eq!(written(name), format!("{} 10240Mi", at(created)));
+    }
+    let found: Vec<_> = ["a", "b"].map(|name| fixture.host.get(&path(name)).unwrap()).into();
+    fixture.stop().await;
+    let before = fixture.amount(UsageResource::Storage);
+    fixture.restart();
+    let metered = fixture.context.stores.metered.clone();
+    metered.retain_claims(&HashSet::new());
+    for snapshot in found {
+        let name = format!("{namespace}/{}", snapshot["metadata"]["name"].as_str().unwrap());
+        metered.put_snapshot(&name, Some(&serde_json::from_value(snapshot).unwrap()));
+    }
+    fixture.advance_to(1000);
+    fixture.pass().await.unwrap();
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::Storage) - before, 2 * 10 * 1024, 990);
+}
+
 #[tokio::test]
 async fn a_control_plane_that_runs_for_its_class_while_its_tenant_sleeps_does_not_count() {
     let mut fixture = Fixture::new();
@@ -173,6 +228,22 @@ async fn a_control_plane_that_runs_for_its_class_while_its_tenant_sleeps_does_no
     fixture.pass().await.unwrap();
     fixture.stop().await;
     assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 3600 + 500);
+}
+
+/// Otherwise a team that asks for sleep and wakes the tenant again and again pays little for a control plane that always runs.
+#[tokio::test]
+async fn a_control_plane_counts_while_its_tenant_begins_to_fall_asleep_and_is_woken() {
+    let mut fixture = Fixture::new();
+    let awake = |since: i64| json!({"state": "Awake", "since": at(since).to_string()});
+    fixture.put_tenant("vision", UID, &awake(-600));
+    fixture.pass().await.unwrap();
+    for seconds in [60, 120, 180] {
+        fixture.advance_to(seconds);
+        fixture.put_tenant("vision", UID, &awake(seconds - 1));
+        fixture.pass().await.unwrap();
+    }
+    fixture.stop().await;
+    assert_seconds(fixture.amount(UsageResource::ControlPlane), 1, 600 + 180);
 }
 
 #[tokio::test]

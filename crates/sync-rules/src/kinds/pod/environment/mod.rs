@@ -45,9 +45,9 @@ pub const ENV_FROM: Fields = &[
     ("secretRef", Rule::Rewrite),
 ];
 
-/// The labels and annotations that variables of a pod's containers read. A container that starts later reads what they are then.
-pub fn fields_that_change(pod: &Value) -> impl Iterator<Item = String> {
-    let containers = CONTAINERS.iter().flat_map(|list| json::items(pod, &["spec", list]));
+/// The labels and annotations that variables of these containers of a pod read. A container that starts later reads what they are then.
+pub fn fields_that_change<'a>(containers: impl IntoIterator<Item = &'a Value>) -> impl Iterator<Item = String> {
+    let containers = containers.into_iter();
     let variables = containers.flat_map(|container| json::items(container, &["env"]));
     let fields = variables.filter_map(|variable| json::text(variable, &["valueFrom", "fieldRef", "fieldPath"]));
     fields
@@ -83,6 +83,11 @@ impl<'a> Environment<'a> {
                 Arc::default()
             },
         }
+    }
+
+    /// Bytes of the variables of Services in each container.
+    pub fn count_service_bytes(&self) -> usize {
+        self.services.variables.iter().map(services::bytes_of).sum()
     }
 
     /// Variables of a container, each name once: the last of several definitions counts, as in a kubelet.
@@ -275,7 +280,8 @@ mod tests {
         let field = |path: &str| json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let pod = json!({"metadata": {"name": "p", "labels": {"app": "$(HOME)"}},
             "spec": {"containers": [{"env": [field(label), field("metadata.name"), field("status.podIP")]}]}});
-        assert_eq!(fields_that_change(&pod).collect::<Vec<_>>(), [label]);
+        let containers = json::items(&pod, &["spec", "containers"]);
+        assert_eq!(fields_that_change(containers).collect::<Vec<_>>(), [label]);
         let rules = PodPolicy::default();
         let environment = Environment {
             pod: &pod,

@@ -32,7 +32,7 @@ pub(super) fn select<'a>(
 }
 
 /// Bytes of a variable in a list of a JSON text. No character of it is escaped there.
-fn bytes_of((name, value): &(String, String)) -> usize {
+pub(super) fn bytes_of((name, value): &(String, String)) -> usize {
     r#"{"name":"","value":""},"#.len() + name.len() + value.len()
 }
 

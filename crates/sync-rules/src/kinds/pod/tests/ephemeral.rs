@@ -3,6 +3,7 @@
 use super::super::*;
 use super::class::{cache, name, pod};
 use super::late_denials::{LISTED, fields, limited, put_on_host, running};
+use crate::translation::sizes::count_bytes;
 
 fn names(object: &Value) -> Vec<&str> {
     let containers = json::items(object, &["spec", "ephemeralContainers"]).iter();
@@ -61,6 +62,30 @@ fn an_ephemeral_container_that_is_denied_is_left_out_alone() {
         panic!("{writes:?}")
     };
     assert_eq!(names(patch), ["c"]);
+}
+
+/// Nobody can remove it, so a pod with a large annotation would be denied for ever.
+#[test]
+fn what_a_container_that_is_left_out_reads_takes_no_room_on_the_host() {
+    const ANNOTATION: &str = "metadata.annotations['example.com/large']";
+    let cache = cache(SchedulingMode::Host, limited);
+    let debug = |image: &str| {
+        let large = json!({"name": "LARGE", "valueFrom": {"fieldRef": {"fieldPath": ANNOTATION}}});
+        let debug = json!({"name": "debug", "image": image, "env": [large]});
+        let mut pod = pod(&json!({"containers": [{"name": "main", "image": LISTED}], "ephemeralContainers": [debug]}));
+        pod["metadata"]["annotations"] = json!({"example.com/large": "a".repeat(250 << 10)});
+        pod
+    };
+    let key = downward::annotation(ANNOTATION);
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &debug("busybox")).unwrap();
+    assert_eq!(fields(&parts.left_out), ["spec.ephemeralContainers[0].image"]);
+    assert_eq!(object["metadata"]["annotations"].get(&key), None);
+    let denied = Pods.translate(&cache, &name(), &debug(LISTED)).unwrap_err();
+    assert_eq!(
+        fields(&denied),
+        ["metadata.annotations"],
+        "one that is allowed reads it"
+    );
 }
 
 #[test]
@@ -230,6 +255,49 @@ fn the_name_of_a_container_of_the_platform_is_taken() {
     assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
 }
 
+/// The host would take it for the one that is there, and commands of the tenant would run in it.
+#[test]
+fn the_name_of_an_ephemeral_container_of_the_platform_is_taken() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let tenant = running(&json!({"ephemeralContainers": [{"name": "proxy", "image": "a"}]}));
+    let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"},
+        "spec": {"nodeName": "gpu-1", "ephemeralContainers": [{"name": "proxy", "image": "tools", "securityContext": {"privileged": true}}]},
+        "status": {"phase": "Running", "ephemeralContainerStatuses": [{"name": "proxy", "image": "tools", "state": {"running": {}}}]}});
+    trim_host(&mut host);
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &tenant).unwrap();
+    assert!(names(&object).is_empty());
+    assert_eq!(fields(&parts.left_out), ["spec.ephemeralContainers[0].name"]);
+    let observation = Observation {
+        tenant: &tenant,
+        host: &host,
+        in_sync: true,
+        denied: &[],
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let writes = Pods.sync_status(&cache, &name(), &observation);
+    let [TenantWrite::Status(status)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
+    let shown = json::items(status, &["ephemeralContainerStatuses"]);
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0]["state"]["waiting"]["reason"], "FieldDenied");
+}
+
+/// Otherwise nobody would reach it.
+#[test]
+fn every_ephemeral_container_that_the_syncer_adds_is_known_as_the_tenants() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let variables =
+        ["KUBERNETES_SERVICE_HOST", own_containers::OF_TENANT].map(|name| json!({"name": name, "value": "own"}));
+    let tenant = pod(&json!({"enableServiceLinks": false, "ephemeralContainers": [
+        {"name": "plain", "image": "a"}, {"name": "with-variables", "image": "a", "env": variables}]}));
+    let mut host = Pods.translate(&cache, &name(), &tenant).unwrap().object;
+    trim_host(&mut host);
+    let kept = json!([{"name": "plain"}, {"name": "with-variables"}]);
+    assert_eq!(host["spec"]["ephemeralContainers"], kept);
+}
+
 #[test]
 fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
     let cache = cache(SchedulingMode::Host, |_| ());
@@ -252,6 +320,23 @@ fn ephemeral_containers_make_a_pod_no_larger_than_it_may_be() {
         "what is there counts, whatever the order"
     );
     assert_eq!(fields(&placed.parts.left_out), ["spec.ephemeralContainers[0]"]);
+}
+
+/// Each has the variables of the API server there, which are ten times as long as a small container.
+#[test]
+fn ephemeral_containers_are_measured_as_the_host_has_them_where_the_status_changes_often() {
+    let cache = cache(SchedulingMode::Host, |_| ());
+    let probe = json!({"periodSeconds": 1, "failureThreshold": 1, "exec": {"command": ["true"]}});
+    let many: Vec<Value> = (0..200)
+        .map(|number| json!({"name": format!("d{number}"), "image": "a"}))
+        .collect();
+    let main = json!({"name": "main", "image": "a", "readinessProbe": probe});
+    let tenant = pod(&json!({"containers": [main], "ephemeralContainers": many}));
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &tenant).unwrap();
+    let added = json::items(&object, &["spec", "ephemeralContainers"]);
+    let bytes: usize = added.iter().map(count_bytes).sum();
+    assert!((24 << 10..=32 << 10).contains(&bytes), "{bytes}");
+    assert!(!parts.left_out.is_empty());
 }
 
 #[test]

@@ -50,6 +50,27 @@ fn without_a_list_every_image_is_allowed() {
     assert_eq!(spec(&cache, &id)["containers"][0]["image"], "sha256:0123");
 }
 
+/// The image of a pod that runs can change to any text, and the limits of its size are for new pods.
+#[test]
+fn an_image_makes_no_pod_larger_than_it_may_be() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let long = json!({"containers": [{"name": "main", "image": "a".repeat(1 << 20)}]});
+    assert!(denied(&cache, &long).contains(&"spec.containers[0].image".to_owned()));
+    let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"nodeName": "gpu-1"}});
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+    let mut running = pod(&long);
+    running["spec"]["nodeName"] = "gpu-1".into();
+    running["status"] = json!({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]});
+    let Translated { object, parts, .. } = Pods.translate(&cache, &name(), &running).unwrap();
+    assert_eq!(parts.in_doubt.len(), 1, "only a host pod that has it keeps it");
+    let live = json!({"spec": {"containers": [{"name": "main", "image": "a"}]}});
+    assert!(!Pods.is_on_host(&parts.in_doubt[0].field, &object, &live));
+    let WhenDenied::Reduce(reduced) = Pods.when_denied(&cache, &name(), &running, &json!({})) else {
+        panic!("it goes on")
+    };
+    assert!(json::items(&reduced, &["spec", "containers"]).is_empty());
+}
+
 /// A class that takes an image away ends no pod, but none starts with it later. What closes a pod still reaches it.
 #[test]
 fn a_pod_that_waits_is_taken_back_and_one_that_runs_stays() {

@@ -20,9 +20,12 @@ pub(super) fn running(spec: &Value) -> Value {
     pod
 }
 
-/// Puts the host pod into the store, as a watch does.
+/// Puts the host pod into the store, as a watch does. Its ephemeral containers are the tenant's.
 pub(super) fn put_on_host(cache: &Cache, version: u32, spec: &Value) {
     let mut host = json!({"metadata": {"name": "h", "resourceVersion": version.to_string()}, "spec": spec});
+    json::each_mut(&mut host, "spec.ephemeralContainers[]", &mut |container| {
+        container["env"] = json!([{"name": own_containers::OF_TENANT, "value": "tcp"}]);
+    });
     trim_host(&mut host);
     cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
 }

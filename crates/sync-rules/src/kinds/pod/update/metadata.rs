@@ -29,6 +29,12 @@ const OPENING: &[&str] = &[
     labels::NETWORK_INGRESS,
 ];
 
+/// Whether a label of a host pod is the syncer's alone, whatever is on record of it: by these, policies select the pod, and let it connect. One that somebody has
+/// set with a stolen credential would otherwise stay for as long as the pod.
+fn is_of_syncer(key: &str) -> bool {
+    pod_labels::is_host_key(key) || key.starts_with(labels::NAMESPACE_LABELS) || OPENING.contains(&key)
+}
+
 /// A merge patch with the labels by which policies select the pod, without those that open more, and without annotations that are gone in the tenant or
 /// that its class no longer allows: nothing in it can be refused.
 pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
@@ -72,15 +78,15 @@ pub fn has_gates_of_tenant(host: &Value) -> bool {
     gates.any(|gate| json::text(gate, &["name"]).is_some_and(|name| applied.contains(name)))
 }
 
-/// Keys of one sort that came from the tenant earlier and no longer do. Values of the downward API are never removed: the fields that need them
-/// stay.
+/// Keys of one sort that came from the tenant earlier and no longer do, and labels that are [the syncer's alone](is_of_syncer). Values of the downward API are
+/// never removed: the fields that need them stay.
 fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
     let kept = applied(desired, sort);
     let mut keys = applied(live, sort);
     if sort == "labels" {
         let wanted = json::strings(desired, &["metadata", "labels"]);
         let of_pod = json::strings(live, &["metadata", "labels"]).into_keys();
-        keys.extend(of_pod.filter(|key| pod_labels::is_host_key(key) && !wanted.contains_key(key)));
+        keys.extend(of_pod.filter(|key| is_of_syncer(key) && !wanted.contains_key(key)));
     }
     keys.retain(|key| !kept.contains(key) && !key.starts_with(labels::DOWNWARD_FIELDS));
     keys

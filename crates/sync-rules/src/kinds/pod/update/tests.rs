@@ -115,6 +115,42 @@ fn what_closes_a_pod_can_be_written_alone() {
     assert_eq!(patch, json!({"metadata": {"labels": expected}}));
 }
 
+/// By a stolen credential, which can leave everything on record as it was.
+#[test]
+fn labels_that_open_a_pod_and_were_set_by_somebody_else_are_removed() {
+    let desired = {
+        let mut pod = host("image", "1");
+        pod["metadata"]["annotations"] = json!({labels::APPLIED_HASH: "h"});
+        pod["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&pod).into();
+        pod
+    };
+    let of_namespace = format!("{}team-x", labels::NAMESPACE_LABELS);
+    let mut live = desired.clone();
+    let foreign = [
+        labels::NETWORK_EGRESS,
+        labels::NETWORK_API_SERVER,
+        of_namespace.as_str(),
+    ];
+    for key in foreign.into_iter().chain(["injected"]) {
+        live["metadata"]["labels"][key] = labels::NETWORK_OPEN.into();
+    }
+    let mut removed = json!({});
+    for key in foreign {
+        removed[key] = Value::Null;
+    }
+    let writes = update(&desired, &live);
+    let [HostWrite::Merge(patch)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
+    assert_eq!(patch["metadata"]["labels"], removed);
+    assert_eq!(closing_patch(&desired, &live).unwrap()["metadata"]["labels"], removed);
+    let isolating = isolating_patch(&desired, &live).unwrap();
+    assert_eq!(
+        isolating["metadata"]["labels"],
+        json!({labels::NETWORK_EGRESS: null, labels::NETWORK_API_SERVER: null})
+    );
+}
+
 #[test]
 fn annotations_that_are_no_longer_allowed_go_alone() {
     let mut live = host("image", "1");

@@ -1,6 +1,6 @@
 //! Nodes that pods, or claims of devices, hold up.
 
-use super::{Fixture, NODES, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use super::{Fixture, NODES, NOW, RETRY_PAUSE, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
 use crate::testing::{LATE, make_unreadable, merge};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
@@ -158,6 +158,93 @@ async fn a_node_is_free_once_no_claim_of_a_tenant_has_its_devices() {
     assert_eq!(state_of(&fixture, "a"), None);
 }
 
+/// Puts a claim of the tenant on the host. For the watch of claims it has a device of node `a`. Returns its path, and what the watch calls it.
+fn put_claim(fixture: &Fixture, name: &str, owners: &Value, status: &Value) -> (String, String) {
+    let namespace = TenantId::new("vision", TENANT).workload_namespace();
+    let metadata =
+        json!({"name": name, "namespace": namespace, "uid": name, "resourceVersion": "7", "ownerReferences": owners});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}, "status": status});
+    let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
+    fixture.api().objects.insert(path.clone(), claim);
+    let observed: ClaimStatus = serde_json::from_value(json!({"allocation": allocation_on("a")})).unwrap();
+    let observed = DeviceClaim::read(None, Some(&observed));
+    let watched = format!("{namespace}/{name}");
+    fixture.devices.put_claim(&watched, Some(observed));
+    (path, watched)
+}
+
+/// An allocation of a device of a node.
+fn allocation_on(node: &str) -> Value {
+    json!({"devices": {"results": [{"request": "r", "pool": node}]}})
+}
+
+#[tokio::test]
+async fn a_claim_that_nothing_uses_keeps_no_node() {
+    let fixture = fixture_with_stubborn_pod();
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    let (here, nobody) = (json!({"allocation": allocation_on("a")}), json!([]));
+    let user = json!([{"resource": "pods", "name": "p", "uid": "uid-p"}]);
+    let used = json!({"allocation": allocation_on("a"), "reservedFor": user});
+    // The watch is behind.
+    let elsewhere = json!({"allocation": allocation_on("b")});
+    let pod = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p"}]);
+    let unused = put_claim(&fixture, "unused", &nobody, &here);
+    let kept = [
+        put_claim(&fixture, "used", &nobody, &used),
+        put_claim(&fixture, "elsewhere", &nobody, &elsewhere),
+        put_claim(&fixture, "of-a-pod", &pod, &here),
+    ];
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    assert!(!fixture.api().objects.contains_key(&unused.0));
+    for (path, _) in &kept {
+        assert!(fixture.api().objects.contains_key(path), "{path}");
+    }
+    for (_, watched) in kept.iter().chain([&unused]) {
+        fixture.devices.put_claim(watched, None);
+    }
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(state_of(&fixture, "a"), None);
+}
+
+#[tokio::test]
+async fn a_view_that_lags_behind_deletes_no_claim_of_the_next_tenant() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    let mut status =
+        json!({"allocation": allocation_on("a"), "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}]});
+    put_claim(&fixture, "c", &json!([]), &status);
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    let node = format!("{NODES}/a");
+    let validating = fixture.api().objects[&node].clone();
+    fixture.lagging.insert(node.clone(), validating.clone());
+    fixture.put_in_state("a", Assigned);
+    status["reservedFor"] = Value::Null;
+    let (path, _) = put_claim(&fixture, "c", &json!([]), &status);
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert!(fixture.api().objects.contains_key(&path));
+    // It is one that is deleted while the node has no tenant.
+    fixture.lagging.clear();
+    fixture.api().objects.insert(node, validating);
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert!(!fixture.api().objects.contains_key(&path));
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_keeps_a_node_no_longer_than_its_time_limit() {
+    let fixture = fixture_with_stubborn_pod();
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    put_claim(&fixture, "c", &json!([]), &json!(7));
+    let (unused, _) = put_claim(&fixture, "d", &json!([]), &json!({"allocation": allocation_on("a")}));
+    finish_recycling(&fixture).await;
+    assert_eq!(state_of(&fixture, "a"), Some(Validating));
+    assert!(!fixture.api().objects.contains_key(&unused), "others are deleted");
+    let (outcome, _) = fixture.execute_at(NOW + 3600, &[], Failing::Nothing).await;
+    outcome.unwrap();
+    assert_eq!(state_of(&fixture, "a"), Some(Quarantined));
+}
+
 #[tokio::test]
 async fn a_pod_that_no_type_holds_does_not_keep_a_node() {
     let fixture = fixture_with_stubborn_pod();
@@ -200,4 +287,74 @@ async fn a_node_is_emptied_whichever_call_fails() {
             "call {call}"
         );
     }
+}
+
+/// Recycling IDs of Jobs that are not of the recycling that node `a` has now.
+fn jobs_of_others(fixture: &Fixture) -> Vec<Value> {
+    let api = fixture.api();
+    let current = &api.objects[&format!("{NODES}/a")]["metadata"]["annotations"][labels::RECYCLING_ID];
+    let jobs = api.objects.iter().filter(|(path, _)| path.contains("/jobs/"));
+    let ids = jobs.map(|(_, job)| &job["metadata"]["annotations"][labels::RECYCLING_ID]);
+    ids.filter(|id| *id != current).cloned().collect()
+}
+
+fn count_jobs(fixture: &Fixture) -> usize {
+    let api = fixture.api();
+    api.objects.keys().filter(|path| path.contains("/jobs/")).count()
+}
+
+/// A node that is being scrubbed, to which the scheduler has bound a pod late: the scrub starts again.
+async fn fixture_with_late_pod() -> Fixture {
+    let fixture = Fixture {
+        pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
+        ..Fixture::new(&["a"])
+    };
+    fixture.put_in_state("a", Draining);
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(state_of(&fixture, "a"), Some(Scrubbing));
+    assert_eq!(count_jobs(&fixture), 1);
+    fixture.api().objects.extend([stubborn_pod(NAMESPACE)]);
+    fixture
+}
+
+/// A Job of an earlier recycling that goes on would end what runs on the node later, which can be the next tenant's.
+#[tokio::test]
+async fn a_scrub_that_starts_again_leaves_no_job_of_the_one_before_whichever_call_fails() {
+    let fixture = fixture_with_late_pod().await;
+    let (_, calls) = fixture.execute(&[], Failing::Nothing).await;
+    assert!(jobs_of_others(&fixture).is_empty());
+    for call in 1..=calls {
+        let fixture = fixture_with_late_pod().await;
+        let _ = fixture.execute(&[], Failing::Call(call)).await;
+        let _ = fixture.execute(&[], Failing::Nothing).await;
+        assert!(jobs_of_others(&fixture).is_empty(), "call {call}");
+        assert_eq!(state_of(&fixture, "a"), Some(Scrubbing), "call {call}");
+    }
+}
+
+/// In the view the node still has the earlier recycling, whose Job was deleted: it is not made again.
+#[tokio::test]
+async fn a_view_that_lags_behind_starts_no_job_of_an_earlier_recycling() {
+    let mut fixture = fixture_with_late_pod().await;
+    let path = format!("{NODES}/a");
+    let earlier = fixture.api().objects[&path].clone();
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(count_jobs(&fixture), 0);
+    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
+    fixture.lagging.insert(path, earlier);
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!(count_jobs(&fixture), 0);
+    fixture.lagging.clear();
+    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
+    assert_eq!((count_jobs(&fixture), jobs_of_others(&fixture).len()), (1, 0));
+}
+
+/// All nodes are planned again with each try.
+#[tokio::test]
+async fn what_fails_on_a_node_is_not_tried_again_each_second() {
+    let fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    let (outcome, calls) = fixture.execute(&[], Failing::Everything).await;
+    assert!(calls > 0);
+    assert_eq!(outcome.unwrap(), Some(RETRY_PAUSE));
 }

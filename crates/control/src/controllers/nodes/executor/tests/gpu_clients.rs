@@ -75,7 +75,7 @@ fn finish_jobs(fixture: &Fixture) -> bool {
 #[tokio::test]
 async fn programs_leave_the_gpus_of_a_node_and_return_whichever_call_fails() {
     const PASSES: usize = 7;
-    let failing = (0..5).flat_map(|pass| (1..=8).map(move |call| (pass, call)));
+    let failing = (0..5).flat_map(|pass| (1..=9).map(move |call| (pass, call)));
     for (failing_pass, failing_call) in failing {
         let fixture = fixture();
         let mut was_scrubbed = false;

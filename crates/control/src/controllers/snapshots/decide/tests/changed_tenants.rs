@@ -37,6 +37,33 @@ fn a_tenant_that_was_set_back_while_it_sleeps_stores_something_new() {
 }
 
 #[test]
+fn what_a_tenant_stores_while_it_falls_asleep_is_in_the_snapshot_of_its_sleep() {
+    let ready = |transition: &str| json!([{"type": "ControlPlaneReady", "status": "False", "reason": "Sleeping", "message": "", "lastTransitionTime": transition}]);
+    let status = |conditions: &Value| -> TenantClusterStatus {
+        let sleep = json!({"state": "Sleeping", "since": "2026-11-27T02:00:00Z"});
+        serde_json::from_value(json!({"sleep": sleep, "conditions": conditions})).unwrap()
+    };
+    // Its pods took 20 minutes to end.
+    let slow = status(&ready("2026-11-27T02:20:00Z"));
+    for (status, expected) in [
+        (slow.clone(), Some(at("2026-11-27T02:25:00Z"))),
+        (status(&json!([])), Some(at("2026-11-27T02:05:00Z"))),
+        (status(&ready("2026-11-26T00:00:00Z")), Some(at("2026-11-27T02:05:00Z"))),
+        (TenantClusterStatus::default(), None),
+    ] {
+        assert_eq!(silent_since(&status), expected);
+    }
+    let asleep = TenantFacts {
+        unchanged_since: unchanged_since(silent_since(&slow), None),
+        ..nightly(7)
+    };
+    let last = |created: &str| with_trigger(completed("a", created), SnapshotTrigger::Schedule);
+    let next = decided(Some(&asleep), vec![last("2026-11-27T02:00:01Z")]);
+    assert_eq!(next, ["create vision-20261130-0200"], "it was taken while pods ended");
+    assert_eq!(decided(Some(&asleep), vec![last("2026-11-28T02:00:00Z")]), [""; 0]);
+}
+
+#[test]
 fn the_next_tenant_of_a_name_does_not_push_out_the_snapshots_of_the_one_before() {
     let of_earlier = |name: &str, created: &str, trigger: SnapshotTrigger| {
         let mut snapshot = with_trigger(completed(name, created), trigger);

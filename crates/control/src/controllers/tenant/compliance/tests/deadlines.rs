@@ -2,7 +2,7 @@
 
 use super::{
     super::{super::access::POOL_NOT_ALLOWED, report::ENFORCED, *},
-    DAY, at,
+    DAY, STORAGE_CLASS_NOT_ALLOWED, at,
 };
 use std::time::Duration;
 
@@ -40,6 +40,53 @@ fn a_grace_period_begins_once_and_ends_once() {
     assert_eq!(allowed, Assessment::default());
     let again = assess(of_pool(DAY), &allowed.violations, at(100 + 3 * DAY));
     assert!(!again.violations[0].enforced);
+}
+
+/// A StorageClass that the tenant uses and its class does not offer.
+fn unoffered(class: &str) -> Vec<Forbidden> {
+    let offer = StorageOffer::StorageClass(class.into());
+    vec![Forbidden {
+        object: offer.to_string(),
+        ..forbidden(STORAGE_CLASS_NOT_ALLOWED, Withdrawal::Storage(offer), DAY)
+    }]
+}
+
+/// Otherwise a team that may use two classes keeps what either of them does not offer.
+#[test]
+fn two_classes_in_turn_give_no_second_grace_period() {
+    // A violation of something else has a grace period of its own.
+    let of_networks = vec![forbidden("NetworkNotAllowed", Withdrawal::Networks, DAY)];
+    let of_networks = assess(of_networks, &[], at(0)).violations;
+    let mut recorded = assess_in_new_class(unoffered("slow"), &of_networks, at(100)).violations;
+    for (class, second) in [("fast", DAY / 3), ("slow", DAY / 2), ("fast", DAY)] {
+        let found = assess_in_new_class(unoffered(class), &recorded, at(second));
+        assert_eq!(found.violations[0].deadline, Some(Time(at(100 + DAY))), "{class}");
+        assert!(found.withdrawals.is_empty(), "{class}");
+        recorded = assess(unoffered(class), &found.violations, at(second + 1)).violations;
+    }
+    let reported = assess_in_new_class(unoffered("slow"), &recorded, at(2 * DAY));
+    assert!(reported.withdrawals.is_empty(), "it is reported first");
+    let over = assess(unoffered("slow"), &reported.violations, at(2 * DAY));
+    assert_eq!(over.withdrawals.len(), 1);
+    // A class that offers everything ends it.
+    let offered = assess_in_new_class(Vec::new(), &over.violations, at(3 * DAY)).violations;
+    let again = assess_in_new_class(unoffered("slow"), &offered, at(4 * DAY)).violations;
+    assert_eq!(again[0].since, Time(at(4 * DAY)));
+}
+
+/// Claims of a StorageClass that was withdrawn long ago stay.
+#[test]
+fn what_was_withdrawn_long_ago_ends_no_pods_in_another_class() {
+    let reported = assess(unoffered("old"), &[], at(0)).violations;
+    let withdrawn = assess(unoffered("old"), &reported, at(DAY)).violations;
+    assert!(withdrawn[0].enforced);
+    for (second, since) in [(2 * DAY - 1, 0), (2 * DAY, 2 * DAY)] {
+        let found = assess_in_new_class(unoffered("new"), &withdrawn, at(second)).violations;
+        assert_eq!(found[0].since, Time(at(since)), "{second}");
+        // What was reported only, whatever its deadline, has not been withdrawn.
+        let found = assess_in_new_class(unoffered("new"), &reported, at(second)).violations;
+        assert_eq!(found[0].since, Time(at(0)), "{second}");
+    }
 }
 
 #[test]
