@@ -244,7 +244,7 @@ fn refuse_missing(target: &Target, message: &str) -> Response<Body> {
     let details = json!({"kind": resource, "name": target.name});
     answer_failure(
         404,
-        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "details": details, "code": 404}),
+        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "message": message, "details": details, "code": 404}),
     )
 }
 
