@@ -5,8 +5,16 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, kill_process},
 };
-use std::{fs::File, path::Path, process::Stdio, time::Duration};
-use tokio::process::{Child, Command};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{
+    process::{Child, Command},
+    task::JoinHandle,
+};
 
 /// The supervised process whose name ends with `suffix`, from the records in `dir`.
 pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
@@ -28,6 +36,41 @@ pub fn kill(status: &ProcessStatus) {
 /// Sends a signal to a process; its id must be known.
 pub fn signal(status: &ProcessStatus, signal: Signal) {
     kill_process(pid(status).expect("a process id"), signal).expect("a signal");
+}
+
+/// A supervised process that is stopped (SIGSTOP), and so is each one that its supervisor starts in its place because it does not answer.
+pub struct Stopped {
+    dir: PathBuf,
+    suffix: String,
+    task: JoinHandle<()>,
+}
+
+impl Stopped {
+    /// Stops the process whose name ends with `suffix`, from the records in `dir`.
+    pub fn new(dir: &Path, suffix: &str) -> Self {
+        let (dir, suffix) = (dir.to_owned(), suffix.to_owned());
+        signal(&find(&dir, &suffix).expect("a process"), Signal::STOP);
+        let (records, name) = (dir.clone(), suffix.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                // One that has ended is not there.
+                if let Some(pid) = find(&records, &name).as_ref().and_then(pid) {
+                    let _ = kill_process(pid, Signal::STOP);
+                }
+            }
+        });
+        Self { dir, suffix, task }
+    }
+
+    /// Lets it go on.
+    pub async fn resume(self) {
+        self.task.abort();
+        drop(self.task.await);
+        if let Some(pid) = find(&self.dir, &self.suffix).as_ref().and_then(pid) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+    }
 }
 
 fn pid(status: &ProcessStatus) -> Option<Pid> {

@@ -9,6 +9,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_process::binaries::{self, Binary};
 use berth_tests::{files::binary, wait::SOON};
+use kube::config::Kubeconfig;
 use serde_json::Value;
 use std::{
     fs,
@@ -163,7 +164,8 @@ fn a_laptop_reaches_tenants_at_a_gateway_of_its_own() {
     let text = fs::read_to_string(&kubeconfig).unwrap();
     assert!(text.contains(&format!("server: https://127.0.0.1:{port}\n")), "{port}");
     assert!(text.contains("tls-server-name: vision.team.localhost\n"));
-    assert_eq!(home.berth("kubeconfig vision --namespace team").trim(), text.trim());
+    let parse = |text: &str| serde_json::to_value(Kubeconfig::from_yaml(text).unwrap()).unwrap();
+    assert_eq!(parse(&home.berth("kubeconfig vision --namespace team")), parse(&text));
     let get = "get namespaces --output=name";
     assert!(home.kubectl(&kubeconfig, get).contains("namespace/kube-system"));
     assert_eq!(home.ask_by_name(&text, &endpoint), "ok");

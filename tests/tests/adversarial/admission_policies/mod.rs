@@ -51,7 +51,7 @@ use berth_api::{HostNodePool, TenantClass, labels};
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::apply,
-    processes::{find, signal},
+    processes::Stopped,
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -63,7 +63,6 @@ use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -258,8 +257,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         slug: tenant.id.slug().into(),
     };
     // What the tenant does not know it would delete.
-    let syncer = find(&host.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug())).unwrap();
-    signal(&syncer, Signal::STOP);
+    let syncer = Stopped::new(&host.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()));
     pods::new(&credential).await;
     pods::devices_by_class(&credential).await;
     pods::pods_of_other_namespaces(&credential).await;
@@ -290,7 +288,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     empty_lists::names_that_are_left_out(&credential, admin).await;
     snapshots::class_that_is_withdrawn(&credential).await;
 
-    signal(&syncer, Signal::CONT);
+    syncer.resume().await;
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();
         crds.delete(&name, &DeleteParams::default()).await.unwrap();
