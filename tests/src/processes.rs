@@ -11,10 +11,8 @@ use std::{
     process::Stdio,
     time::Duration,
 };
-use tokio::{
-    process::{Child, Command},
-    task::JoinHandle,
-};
+use tokio::process::{Child, Command};
+use tokio_util::task::AbortOnDropHandle;
 
 /// The supervised process whose name ends with `suffix`, from the records in `dir`.
 pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
@@ -38,11 +36,12 @@ pub fn signal(status: &ProcessStatus, signal: Signal) {
     kill_process(pid(status).expect("a process id"), signal).expect("a signal");
 }
 
-/// A supervised process that is stopped (SIGSTOP), and so is each one that its supervisor starts in its place because it does not answer.
+/// A supervised process that is stopped (SIGSTOP), and so is each one that its supervisor starts in its place because its settings change.
+/// If this is dropped, as by a test that fails, the process stays as it is.
 pub struct Stopped {
     dir: PathBuf,
     suffix: String,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Stopped {
@@ -51,7 +50,7 @@ impl Stopped {
         let (dir, suffix) = (dir.to_owned(), suffix.to_owned());
         signal(&find(&dir, &suffix).expect("a process"), Signal::STOP);
         let (records, name) = (dir.clone(), suffix.clone());
-        let task = tokio::spawn(async move {
+        let stop_next = async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 // One that has ended is not there.
@@ -59,7 +58,8 @@ impl Stopped {
                     let _ = kill_process(pid, Signal::STOP);
                 }
             }
-        });
+        };
+        let task = AbortOnDropHandle::new(tokio::spawn(stop_next));
         Self { dir, suffix, task }
     }
 

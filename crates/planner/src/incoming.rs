@@ -170,20 +170,21 @@ impl PlanningPass<'_> {
         });
     }
 
-    /// The first incoming node on which a pod of a request fits. A request does not wait for a node that its own group releases.
-    pub fn find_incoming(&self, request: usize) -> Option<usize> {
+    /// The first incoming node of some sources on which a pod of a request fits. A request does not wait for a node that its own group releases.
+    fn find_incoming(&self, request: usize, is_source: impl Fn(Source) -> bool) -> Option<usize> {
         let group = self.view.requests[request].group;
         let unplaced = &self.progress[request].unplaced;
         let fits = |kind: usize| self.is_of_kind(request, kind) && unplaced.any_fits(&self.view.kinds[kind].capacity);
-        self.incoming
-            .find_first(fits, |source| self.may_count_on_source(source, group))
+        self.incoming.find_first(fits, |source| {
+            is_source(source) && self.may_count_on_source(source, group)
+        })
     }
 
-    /// The same in a stage. If the first one is beyond the nominal quotas that are served, one that a tenant of the same quota loses: the pods of that tenant may take it
-    /// back within the quota.
+    /// The incoming node that a request waits for in a stage: the first one on which a pod fits. If that is beyond the nominal quotas that are served, one that a tenant of
+    /// the same quota loses: the pods of that tenant may take it back within the quota.
     pub fn find_incoming_in_stage(&self, request: usize, stage: Stage) -> Option<usize> {
-        let first = self.find_incoming(request)?;
-        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let first = self.find_incoming(request, |_| true)?;
+        let tenant = self.view.tenant_of(request);
         let is_in_stage = |at: usize| self.may_get_in_stage(tenant, stage, self.view.gpus(at), &[at]);
         let depth = stage.quota_depth.filter(|_| !is_in_stage(first));
         let Some(depth) = depth.filter(|_| self.is_in_stage(tenant, stage, 0)) else {
@@ -194,10 +195,8 @@ impl PlanningPass<'_> {
             let moved = [(self.view.node_groups[holder].tenant, least)];
             self.tree.is_within_nominal_quota_after(tenant, depth, least, &moved)
         };
-        let unplaced = &self.progress[request].unplaced;
-        let fits = |kind: usize| self.is_of_kind(request, kind) && unplaced.any_fits(&self.view.kinds[kind].capacity);
-        let other = self.incoming.find_first(fits, |source| {
-            !source.is_idle && self.may_count_on_source(source, group) && source.group.is_some_and(is_of_quota)
+        let other = self.find_incoming(request, |source| {
+            !source.is_idle && source.group.is_some_and(is_of_quota)
         });
         other.filter(|at| is_in_stage(*at)).or(Some(first))
     }
