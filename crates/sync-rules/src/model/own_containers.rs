@@ -53,7 +53,8 @@ pub fn find(tenant: &Value, host: &Value, name: &str) -> NamedContainer {
     }
 }
 
-/// Trims an ephemeral container of a host pod to its name, and to whether the platform has added it.
+/// Trims an ephemeral container of a host pod, as the host's API server has it, to its name, and to whether the platform has added it. What is trimmed does
+/// not have the variables any more, so a second call would take every container for the platform's.
 pub fn trim_ephemeral(container: &mut Map<String, Value>) {
     let mut variables = container.get("env").and_then(Value::as_array).into_iter().flatten();
     let is_own = variables.any(|variable| variable["name"] == OF_TENANT);

@@ -30,7 +30,7 @@ const SMALL: usize = 32 << 10;
 const OF_RESTARTS: u64 = 36;
 /// Changes in an hour of a container that never starts.
 const OF_IMAGES: u64 = 24;
-/// Bytes that annotations and ephemeral containers may have in any case, as far as their own limits allow: a pod that runs needs some.
+/// Bytes that annotations, ephemeral containers and tolerations may have in any case, as far as their own limits allow: a pod that runs needs some.
 pub(super) const ALWAYS: usize = 16 << 10;
 /// More than any pod has on the host, by its other limits.
 const LARGEST: usize = 1 << 20;

@@ -70,11 +70,6 @@ impl Line {
         }
     }
 
-    /// Takes an amount, however long that is. Returns the time after which its turn comes.
-    pub(super) fn reserve(&self, amount: u64) -> Duration {
-        lock(&self.pace).reserve(amount, now())
-    }
-
     /// The longest wait of the first pod in the line for Events.
     pub(super) fn pause_between_pods(&self) -> Duration {
         Duration::from_millis(EVENTS_BETWEEN_PODS * 1000 / lock(&self.pace).rate())

@@ -398,7 +398,7 @@ impl Turns {
                 if kind == LineKind::Requests {
                     self.wait_for_room(&key.0, amount).await;
                 }
-                let wait = line.reserve(amount);
+                let wait = lock(&line.pace).reserve(amount, now());
                 tokio::time::sleep(match kind {
                     LineKind::Events => wait.min(line.pause_between_pods()),
                     LineKind::Bytes(_) | LineKind::Requests => wait,

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kinds::service::working_part,
     model::{
-        Cache, DeniedField, KindId, json,
+        Cache, DeniedField, KindId, json, own_containers,
         resource::{Name, host_name},
         service_variables::ServiceVariables,
     },
@@ -257,7 +257,7 @@ fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
         ("KUBERNETES_PORT_443_TCP", &url),
         ("KUBERNETES_PORT_443_TCP_ADDR", host),
         ("KUBERNETES_PORT_443_TCP_PORT", &port),
-        ("KUBERNETES_PORT_443_TCP_PROTO", "tcp"),
+        (own_containers::OF_TENANT, "tcp"),
         ("KUBERNETES_SERVICE_HOST", host),
         ("KUBERNETES_SERVICE_PORT", &port),
         ("KUBERNETES_SERVICE_PORT_HTTPS", &port),
