@@ -109,18 +109,8 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
         list.sort();
         list
     };
-    let nodes: Api<Node> = Api::all(client.clone());
-    let nodes = nodes.list_metadata(&ListParams::default()).await?;
-    // Any part of an assignment: without Berth nothing removes it.
-    let in_use = nodes.iter().filter(|node| {
-        let keys = [labels::TENANT, labels::NODE_STATE];
-        keys.iter().any(|key| node.labels().contains_key(*key)) || node.annotations().contains_key(labels::NODE_STATE)
-    });
-    let in_use = in_use.map(|node| {
-        let state = node.annotations().get(labels::NODE_STATE);
-        let state = state.or_else(|| node.labels().get(labels::NODE_STATE));
-        format!("{} ({})", node.name_any(), state.map_or("unknown", String::as_str))
-    });
+    let mut in_use = Vec::new();
+    for_each_node(client, |node| in_use.extend(describe_in_use(&node))).await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
@@ -137,10 +127,23 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
                 .map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
                 .collect(),
         ),
-        nodes: names(in_use.collect()),
+        nodes: names(in_use),
         namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
         snapshots: names(snapshots.collect()),
     })
+}
+
+/// The name of a node with any part of an assignment, and its state: without Berth nothing removes it.
+fn describe_in_use(node: &PartialObjectMeta<Node>) -> Option<String> {
+    let state = state_of(node);
+    let is_in_use = state.is_some() || node.labels().contains_key(labels::TENANT);
+    is_in_use.then(|| format!("{} ({})", node.name_any(), state.map_or("unknown", String::as_str)))
+}
+
+/// The state of a node with an assignment.
+fn state_of(node: &PartialObjectMeta<Node>) -> Option<&String> {
+    let state = node.annotations().get(labels::NODE_STATE);
+    state.or_else(|| node.labels().get(labels::NODE_STATE))
 }
 
 /// Removes the finalizer of Organizations and Projects that control would remove now: it may have to do so when it cannot any more, and
@@ -191,9 +194,8 @@ pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
 async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     let is_marked = |node: &PartialObjectMeta<Node>| {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let has_assignment = labels.contains_key(labels::NODE_STATE) || annotations.contains_key(labels::NODE_STATE);
         let was_shared = annotations.contains_key(labels::PREVIOUS_SHARED_POOL);
-        !has_assignment && (was_shared || labels.contains_key(labels::SHARED_POOL))
+        state_of(node).is_none() && (was_shared || labels.contains_key(labels::SHARED_POOL))
     };
     let gone = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let without = json!({
@@ -203,20 +205,30 @@ async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     change_nodes(client, is_marked, &without).await
 }
 
-/// Changes the metadata of some nodes. One that is gone needs no change. The Jobs that call this have little memory, and hosts have thousands of nodes: they
-/// are read page by page.
+/// Gives the metadata of each node to `take`. The Jobs that call this have little memory, and hosts have thousands of nodes: they are read page by page.
+async fn for_each_node(client: &Client, mut take: impl FnMut(PartialObjectMeta<Node>)) -> kube::Result<()> {
+    let nodes: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
+    let take_readable = |node: Watched<PartialObjectMeta<Node>>| {
+        if let Some(node) = node.readable() {
+            take(node);
+        }
+    };
+    for_each(&nodes, ListParams::default(), take_readable).await
+}
+
+/// Changes the metadata of some nodes. One that is gone needs no change.
 async fn change_nodes(
     client: &Client,
     is_changed: impl Fn(&PartialObjectMeta<Node>) -> bool,
     metadata: &Value,
 ) -> kube::Result<()> {
-    let listed: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
     let mut names = Vec::new();
-    let take = |node: Watched<PartialObjectMeta<Node>>| {
-        let changed = node.readable().filter(&is_changed);
-        names.extend(changed.map(|node| node.name_any()));
+    let take = |node: PartialObjectMeta<Node>| {
+        if is_changed(&node) {
+            names.push(node.name_any());
+        }
     };
-    for_each(&listed, ListParams::default(), take).await?;
+    for_each_node(client, take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
     let patch = Patch::Merge(json!({"metadata": metadata}));
     for name in names {
@@ -420,6 +432,31 @@ mod tests {
         );
         assert!(text.contains("every node is clean and free"), "{text}");
         assert!(!text.contains("namespaces of tenants"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn nodes_with_any_part_of_an_assignment_are_named_with_their_state() {
+        let host = host(None);
+        for (name, labels, annotations) in [
+            (
+                "both",
+                json!({labels::NODE_STATE: "a", labels::TENANT: "t"}),
+                json!({labels::NODE_STATE: "Draining"}),
+            ),
+            ("label", json!({labels::NODE_STATE: "Scrubbing"}), json!({})),
+            ("tenant", json!({labels::TENANT: "t"}), json!({})),
+            (
+                "free",
+                json!({"example.com/rack": "r1"}),
+                json!({labels::NODE_RISKS: "criu"}),
+            ),
+        ] {
+            let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+            host.insert(&format!("/api/v1/nodes/{name}"), json!({"metadata": metadata}));
+        }
+        let remaining = find_remaining_objects(&host.client()).await.unwrap();
+        let expected = ["both (Draining)", "label (Scrubbing)", "tenant (unknown)"];
+        assert_eq!(remaining.nodes, expected);
     }
 
     #[tokio::test]
