@@ -110,7 +110,10 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
         list
     };
     let mut in_use = Vec::new();
-    for_each_node(client, |node| in_use.extend(describe_in_use(&node))).await?;
+    for_each_node(client, |name, node| {
+        in_use.extend(describe_in_use(&name, node.as_ref()));
+    })
+    .await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
@@ -133,11 +136,11 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
     })
 }
 
-/// The name of a node with any part of an assignment, and its state: without Berth nothing removes it.
-fn describe_in_use(node: &PartialObjectMeta<Node>) -> Option<String> {
-    let state = state_of(node);
-    let is_in_use = state.is_some() || node.labels().contains_key(labels::TENANT);
-    is_in_use.then(|| format!("{} ({})", node.name_any(), state.map_or("unknown", String::as_str)))
+/// The name of a node with any part of an assignment, and its state: without Berth nothing removes it. One that cannot be read may have an assignment.
+fn describe_in_use(name: &str, node: Option<&PartialObjectMeta<Node>>) -> Option<String> {
+    let state = node.and_then(state_of);
+    let is_in_use = state.is_some() || node.is_none_or(|node| node.labels().contains_key(labels::TENANT));
+    is_in_use.then(|| format!("{name} ({})", state.map_or("unknown", String::as_str)))
 }
 
 /// The state of a node with an assignment.
@@ -205,15 +208,17 @@ async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     change_nodes(client, is_marked, &without).await
 }
 
-/// Gives the metadata of each node to `take`. The Jobs that call this have little memory, and hosts have thousands of nodes: they are read page by page.
-async fn for_each_node(client: &Client, mut take: impl FnMut(PartialObjectMeta<Node>)) -> kube::Result<()> {
+/// Gives each node to `take`: its name, and its metadata if that can be read. The Jobs that call this have little memory, and hosts have thousands of nodes:
+/// they are read page by page.
+async fn for_each_node(
+    client: &Client,
+    mut take: impl FnMut(String, Option<PartialObjectMeta<Node>>),
+) -> kube::Result<()> {
     let nodes: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
-    let take_readable = |node: Watched<PartialObjectMeta<Node>>| {
-        if let Some(node) = node.readable() {
-            take(node);
-        }
-    };
-    for_each(&nodes, ListParams::default(), take_readable).await
+    for_each(&nodes, ListParams::default(), |node| {
+        take(node.name_any(), node.readable());
+    })
+    .await
 }
 
 /// Changes the metadata of some nodes. One that is gone needs no change.
@@ -223,9 +228,9 @@ async fn change_nodes(
     metadata: &Value,
 ) -> kube::Result<()> {
     let mut names = Vec::new();
-    let take = |node: PartialObjectMeta<Node>| {
-        if is_changed(&node) {
-            names.push(node.name_any());
+    let take = |name: String, node: Option<PartialObjectMeta<Node>>| {
+        if node.is_some_and(|node| is_changed(&node)) {
+            names.push(name);
         }
     };
     for_each_node(client, take).await?;
@@ -306,7 +311,7 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Script, ScriptedApi};
+    use crate::testing::{LATE, Script, ScriptedApi, make_unreadable};
 
     const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
     const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -452,11 +457,16 @@ mod tests {
             ),
         ] {
             let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
-            host.insert(&format!("/api/v1/nodes/{name}"), json!({"metadata": metadata}));
+            let mut node = json!({"metadata": metadata});
+            // A user who is root on a node can write its managed fields.
+            make_unreadable(&mut node);
+            host.insert(&format!("/api/v1/nodes/{name}"), node);
         }
+        let late = json!({"name": "unreadable", "deletionTimestamp": LATE});
+        host.insert("/api/v1/nodes/unreadable", json!({"metadata": late}));
         let remaining = find_remaining_objects(&host.client()).await.unwrap();
-        let expected = ["both (Draining)", "label (Scrubbing)", "tenant (unknown)"];
-        assert_eq!(remaining.nodes, expected);
+        let expected = "both (Draining), label (Scrubbing), tenant (unknown), unreadable (unknown)";
+        assert_eq!(remaining.nodes.join(", "), expected);
     }
 
     #[tokio::test]
