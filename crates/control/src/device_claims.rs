@@ -12,7 +12,8 @@ use kube::{
     core::{Object, ObjectMeta},
 };
 
-/// A claim. Tenants fill claims: of each, the parts are parsed that count.
+/// A claim. Tenants fill claims: of each, the parts are parsed that count. The `spec` may be missing: of a deleted claim that cannot be read nothing but its
+/// name is known.
 pub(crate) type ClaimObject = Object<Option<ClaimSpec>, ClaimStatus>;
 
 fn resource() -> ApiResource {

@@ -109,18 +109,11 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
         list.sort();
         list
     };
-    let nodes: Api<Node> = Api::all(client.clone());
-    let nodes = nodes.list_metadata(&ListParams::default()).await?;
-    // Any part of an assignment: without Berth nothing removes it.
-    let in_use = nodes.iter().filter(|node| {
-        let keys = [labels::TENANT, labels::NODE_STATE];
-        keys.iter().any(|key| node.labels().contains_key(*key)) || node.annotations().contains_key(labels::NODE_STATE)
-    });
-    let in_use = in_use.map(|node| {
-        let state = node.annotations().get(labels::NODE_STATE);
-        let state = state.or_else(|| node.labels().get(labels::NODE_STATE));
-        format!("{} ({})", node.name_any(), state.map_or("unknown", String::as_str))
-    });
+    let mut in_use = Vec::new();
+    for_each_node(client, |name, node| {
+        in_use.extend(describe_in_use(&name, node.as_ref()));
+    })
+    .await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
@@ -137,10 +130,23 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
                 .map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
                 .collect(),
         ),
-        nodes: names(in_use.collect()),
+        nodes: names(in_use),
         namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
         snapshots: names(snapshots.collect()),
     })
+}
+
+/// The name of a node with any part of an assignment, and its state: without Berth nothing removes it. One that cannot be read may have an assignment.
+fn describe_in_use(name: &str, node: Option<&PartialObjectMeta<Node>>) -> Option<String> {
+    let state = node.and_then(state_of);
+    let is_in_use = state.is_some() || node.is_none_or(|node| node.labels().contains_key(labels::TENANT));
+    is_in_use.then(|| format!("{name} ({})", state.map_or("unknown", String::as_str)))
+}
+
+/// The state of a node with an assignment.
+fn state_of(node: &PartialObjectMeta<Node>) -> Option<&String> {
+    let state = node.annotations().get(labels::NODE_STATE);
+    state.or_else(|| node.labels().get(labels::NODE_STATE))
 }
 
 /// Removes the finalizer of Organizations and Projects that control would remove now: it may have to do so when it cannot any more, and
@@ -191,9 +197,8 @@ pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
 async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     let is_marked = |node: &PartialObjectMeta<Node>| {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let has_assignment = labels.contains_key(labels::NODE_STATE) || annotations.contains_key(labels::NODE_STATE);
         let was_shared = annotations.contains_key(labels::PREVIOUS_SHARED_POOL);
-        !has_assignment && (was_shared || labels.contains_key(labels::SHARED_POOL))
+        state_of(node).is_none() && (was_shared || labels.contains_key(labels::SHARED_POOL))
     };
     let gone = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let without = json!({
@@ -203,20 +208,32 @@ async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
     change_nodes(client, is_marked, &without).await
 }
 
-/// Changes the metadata of some nodes. One that is gone needs no change. The Jobs that call this have little memory, and hosts have thousands of nodes: they
-/// are read page by page.
+/// Gives each node to `take`: its name, and its metadata if that can be read. The Jobs that call this have little memory, and hosts have thousands of nodes:
+/// they are read page by page.
+async fn for_each_node(
+    client: &Client,
+    mut take: impl FnMut(String, Option<PartialObjectMeta<Node>>),
+) -> kube::Result<()> {
+    let nodes: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
+    for_each(&nodes, ListParams::default(), |node| {
+        take(node.name_any(), node.readable());
+    })
+    .await
+}
+
+/// Changes the metadata of some nodes. One that is gone needs no change.
 async fn change_nodes(
     client: &Client,
     is_changed: impl Fn(&PartialObjectMeta<Node>) -> bool,
     metadata: &Value,
 ) -> kube::Result<()> {
-    let listed: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
     let mut names = Vec::new();
-    let take = |node: Watched<PartialObjectMeta<Node>>| {
-        let changed = node.readable().filter(&is_changed);
-        names.extend(changed.map(|node| node.name_any()));
+    let take = |name: String, node: Option<PartialObjectMeta<Node>>| {
+        if node.is_some_and(|node| is_changed(&node)) {
+            names.push(name);
+        }
     };
-    for_each(&listed, ListParams::default(), take).await?;
+    for_each_node(client, take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
     let patch = Patch::Merge(json!({"metadata": metadata}));
     for name in names {
@@ -294,7 +311,7 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Script, ScriptedApi};
+    use crate::testing::{LATE, Script, ScriptedApi, make_unreadable};
 
     const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
     const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -420,6 +437,36 @@ mod tests {
         );
         assert!(text.contains("every node is clean and free"), "{text}");
         assert!(!text.contains("namespaces of tenants"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn nodes_with_any_part_of_an_assignment_are_named_with_their_state() {
+        let host = host(None);
+        for (name, labels, annotations) in [
+            (
+                "both",
+                json!({labels::NODE_STATE: "a", labels::TENANT: "t"}),
+                json!({labels::NODE_STATE: "Draining"}),
+            ),
+            ("label", json!({labels::NODE_STATE: "Scrubbing"}), json!({})),
+            ("tenant", json!({labels::TENANT: "t"}), json!({})),
+            (
+                "free",
+                json!({"example.com/rack": "r1"}),
+                json!({labels::NODE_RISKS: "criu"}),
+            ),
+        ] {
+            let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+            let mut node = json!({"metadata": metadata});
+            // A user who is root on a node can write its managed fields.
+            make_unreadable(&mut node);
+            host.insert(&format!("/api/v1/nodes/{name}"), node);
+        }
+        let late = json!({"name": "unreadable", "deletionTimestamp": LATE});
+        host.insert("/api/v1/nodes/unreadable", json!({"metadata": late}));
+        let remaining = find_remaining_objects(&host.client()).await.unwrap();
+        let expected = "both (Draining), label (Scrubbing), tenant (unknown), unreadable (unknown)";
+        assert_eq!(remaining.nodes.join(", "), expected);
     }
 
     #[tokio::test]

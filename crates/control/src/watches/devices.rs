@@ -10,13 +10,12 @@ use super::{
     pods_on_nodes::Owners,
 };
 use crate::{
+    device_claims::ClaimObject,
     gpu_pods::{self, GpuPods},
     key::Key,
 };
 use berth_api::HostNodePool;
-use berth_node_lifecycle::devices::{
-    ClaimSpec, ClaimStatus, ClassSpec, DeviceClaim, DeviceClass, Devices, Slice, Slices, TemplateSpec,
-};
+use berth_node_lifecycle::devices::{ClassSpec, DeviceClaim, DeviceClass, Devices, Slice, Slices, TemplateSpec};
 use berth_runtime::queue::Queue;
 use kube::{
     Client, ResourceExt,
@@ -36,7 +35,6 @@ use tokio_util::sync::CancellationToken;
 
 // The `spec` may be missing: of a deleted object that cannot be read nothing but its name is known.
 type ClassObject = Object<Option<ClassSpec>, NotUsed>;
-type ClaimObject = Object<Option<ClaimSpec>, ClaimStatus>;
 type TemplateObject = Object<Option<TemplateSpec>, NotUsed>;
 type SliceObject = Object<Option<Box<RawValue>>, NotUsed>;
 

@@ -56,7 +56,7 @@ pub(super) async fn find_held_back<'p>(
     let mut outdated = BTreeSet::new();
     for ((key, (_, users)), read) in named.iter().zip(reads) {
         let requested = failed.note(read).flatten();
-        if requested.is_none() || requested.as_ref() != counted.claims.get(key) {
+        if requested.is_none() || counted.claims.get(key) != Some(&requested) {
             outdated.extend(users.iter().copied());
         }
     }

@@ -79,8 +79,8 @@ pub(super) fn group_pods<'a>(
 pub(super) struct CountedPods {
     /// As the decision takes them.
     pub(super) pods: Vec<UserPod>,
-    /// What the claims that pods name request, by [`claim_key`]. Those that do not exist are left out.
-    pub(super) claims: HashMap<String, RequestedDevices>,
+    /// What the claims that pods name request, by [`claim_key`]. None: it does not exist.
+    pub(super) claims: HashMap<String, Option<RequestedDevices>>,
 }
 
 /// The key of a claim that a pod names: its namespace and name.
@@ -126,13 +126,9 @@ pub(super) fn count_pods(
             since: pod.since,
         })
     });
-    let pods = all.collect();
-    let known = claims.requested.into_iter();
     CountedPods {
-        pods,
-        claims: known
-            .filter_map(|(claim, requested)| Some((claim, requested?)))
-            .collect(),
+        pods: all.collect(),
+        claims: claims.requested,
     }
 }
 

@@ -105,18 +105,8 @@ impl ClusterRuntime {
 
     /// Deletes the copies of image pull Secrets that the platform does not name any more: their credentials are not to be found in every tenant's namespace.
     async fn delete_old_pull_secrets(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
-        let secrets: Api<Secret> = self.api(tenant);
-        let copies = secrets
-            .list_metadata(&select(&pod_selector(tenant, PULL_SECRET)))
-            .await
-            .map_err(host_error("list copies of pull secrets"))?;
-        for name in copies.iter().map(ResourceExt::name_any) {
-            if !self.settings.image_pull_secrets.contains(&name) {
-                let deleted = secrets.delete(&name, &DeleteParams::default()).await;
-                ignore_absence(deleted, "delete the copy of a pull secret")?;
-            }
-        }
-        Ok(())
+        let named: Vec<&str> = self.settings.image_pull_secrets.iter().map(String::as_str).collect();
+        self.delete_secrets(tenant, PULL_SECRET, &named).await
     }
 
     /// Applies a Deployment and the Secret with its files, and returns the Deployment with its status.
@@ -180,17 +170,20 @@ impl ClusterRuntime {
         component: &str,
         keep: Option<&str>,
     ) -> Result<(), RuntimeError> {
+        self.delete_secrets(tenant, component, keep.as_slice()).await
+    }
+
+    /// Deletes the Secrets of a tenant that have this value of [`APP_NAME`], except those with the names `kept`.
+    async fn delete_secrets(&self, tenant: &TenantId, app_name: &str, kept: &[&str]) -> Result<(), RuntimeError> {
         let secrets: Api<Secret> = self.api(tenant);
-        let left = secrets
-            .list_metadata(&select(&pod_selector(tenant, component)))
+        let found = secrets
+            .list_metadata(&select(&pod_selector(tenant, app_name)))
             .await
-            .map_err(host_error("list the files of a component"))?;
-        for secret in left.iter().map(ResourceExt::name_any) {
-            if Some(secret.as_str()) != keep {
-                ignore_absence(
-                    secrets.delete(&secret, &DeleteParams::default()).await,
-                    "delete the files of a component",
-                )?;
+            .map_err(host_error("list Secrets of a control plane"))?;
+        for name in found.iter().map(ResourceExt::name_any) {
+            if !kept.contains(&name.as_str()) {
+                let deleted = secrets.delete(&name, &DeleteParams::default()).await;
+                ignore_absence(deleted, "delete a Secret of a control plane")?;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Nodes that pods, or claims of devices, hold up.
 
-use super::{Fixture, NODES, NOW, RETRY_PAUSE, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
+use super::{Fixture, NODES, NOW, SLUG, TENANT, api::Failing, finish_recycling, names, reserve, state_of};
 use crate::testing::{LATE, make_unreadable, merge};
 use berth_api::{HostNodePoolSpec, labels, names::TenantId};
 use berth_node_lifecycle::{
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The workload namespace of the tenant.
-const NAMESPACE: &str = "berth-vision-abc";
+pub(super) const NAMESPACE: &str = "berth-vision-abc";
 
 /// A pod on node `a` with the labels of one that a syncer made, which asks for a day to end.
-fn stubborn_pod(namespace: &str) -> (String, Value) {
+pub(super) fn stubborn_pod(namespace: &str) -> (String, Value) {
     let labels = json!({labels::MANAGED_BY: labels::MANAGED_BY_SYNCER, labels::TENANT: SLUG});
     let pod = json!({
         "metadata": {"name": "p", "namespace": namespace, "uid": "uid-p", "labels": labels},
@@ -287,74 +287,4 @@ async fn a_node_is_emptied_whichever_call_fails() {
             "call {call}"
         );
     }
-}
-
-/// Recycling IDs of Jobs that are not of the recycling that node `a` has now.
-fn jobs_of_others(fixture: &Fixture) -> Vec<Value> {
-    let api = fixture.api();
-    let current = &api.objects[&format!("{NODES}/a")]["metadata"]["annotations"][labels::RECYCLING_ID];
-    let jobs = api.objects.iter().filter(|(path, _)| path.contains("/jobs/"));
-    let ids = jobs.map(|(_, job)| &job["metadata"]["annotations"][labels::RECYCLING_ID]);
-    ids.filter(|id| *id != current).cloned().collect()
-}
-
-fn count_jobs(fixture: &Fixture) -> usize {
-    let api = fixture.api();
-    api.objects.keys().filter(|path| path.contains("/jobs/")).count()
-}
-
-/// A node that is being scrubbed, to which the scheduler has bound a pod late: the scrub starts again.
-async fn fixture_with_late_pod() -> Fixture {
-    let fixture = Fixture {
-        pools: BTreeMap::from([("h100".to_owned(), HostNodePoolSpec::default())]),
-        ..Fixture::new(&["a"])
-    };
-    fixture.put_in_state("a", Draining);
-    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert_eq!(state_of(&fixture, "a"), Some(Scrubbing));
-    assert_eq!(count_jobs(&fixture), 1);
-    fixture.api().objects.extend([stubborn_pod(NAMESPACE)]);
-    fixture
-}
-
-/// A Job of an earlier recycling that goes on would end what runs on the node later, which can be the next tenant's.
-#[tokio::test]
-async fn a_scrub_that_starts_again_leaves_no_job_of_the_one_before_whichever_call_fails() {
-    let fixture = fixture_with_late_pod().await;
-    let (_, calls) = fixture.execute(&[], Failing::Nothing).await;
-    assert!(jobs_of_others(&fixture).is_empty());
-    for call in 1..=calls {
-        let fixture = fixture_with_late_pod().await;
-        let _ = fixture.execute(&[], Failing::Call(call)).await;
-        let _ = fixture.execute(&[], Failing::Nothing).await;
-        assert!(jobs_of_others(&fixture).is_empty(), "call {call}");
-        assert_eq!(state_of(&fixture, "a"), Some(Scrubbing), "call {call}");
-    }
-}
-
-/// In the view the node still has the earlier recycling, whose Job was deleted: it is not made again.
-#[tokio::test]
-async fn a_view_that_lags_behind_starts_no_job_of_an_earlier_recycling() {
-    let mut fixture = fixture_with_late_pod().await;
-    let path = format!("{NODES}/a");
-    let earlier = fixture.api().objects[&path].clone();
-    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert_eq!(count_jobs(&fixture), 0);
-    fixture.api().objects.retain(|path, _| !path.contains("/pods/"));
-    fixture.lagging.insert(path, earlier);
-    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert_eq!(count_jobs(&fixture), 0);
-    fixture.lagging.clear();
-    fixture.execute(&[], Failing::Nothing).await.0.unwrap();
-    assert_eq!((count_jobs(&fixture), jobs_of_others(&fixture).len()), (1, 0));
-}
-
-/// All nodes are planned again with each try.
-#[tokio::test]
-async fn what_fails_on_a_node_is_not_tried_again_each_second() {
-    let fixture = Fixture::new(&["a"]);
-    fixture.put_in_state("a", Draining);
-    let (outcome, calls) = fixture.execute(&[], Failing::Everything).await;
-    assert!(calls > 0);
-    assert_eq!(outcome.unwrap(), Some(RETRY_PAUSE));
 }

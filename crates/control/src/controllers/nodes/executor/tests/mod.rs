@@ -5,6 +5,7 @@ mod draining;
 mod evicted;
 mod gpu_clients;
 mod in_use;
+mod jobs;
 mod markers;
 mod risks;
 
@@ -241,6 +242,16 @@ async fn an_api_server_that_fails_each_time_ends_the_pass() {
     let (outcome, calls) = fixture.execute(&actions, Failing::Everything).await;
     assert!(outcome.is_err());
     assert!(calls < all.len(), "{calls}");
+}
+
+/// All nodes are planned again with each try.
+#[tokio::test]
+async fn what_fails_on_a_node_is_not_tried_again_each_second() {
+    let fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    let (outcome, calls) = fixture.execute(&[], Failing::Everything).await;
+    assert!(calls > 0);
+    assert_eq!(outcome.unwrap(), Some(RETRY_PAUSE));
 }
 
 /// The Jobs of a recycling succeed.
