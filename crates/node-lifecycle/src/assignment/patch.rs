@@ -185,11 +185,17 @@ const PEOPLE: &str = "people";
 
 /// Whether people have cordoned a node. The cordon that Berth sets is a part of the node's state.
 pub fn is_cordoned_by_people(node: &Node) -> bool {
-    is_unschedulable(node)
-        && node
-            .annotations()
-            .get(labels::CORDON)
-            .is_none_or(|whose| whose != BERTH)
+    is_unschedulable(node) && !says_cordon_of_berth(node)
+}
+
+/// Whether Berth has cordoned a node. Nobody else removes that cordon.
+pub(super) fn is_cordon_of_berth(node: &Node) -> bool {
+    is_unschedulable(node) && says_cordon_of_berth(node)
+}
+
+fn says_cordon_of_berth(node: &Node) -> bool {
+    let whose = node.annotations().get(labels::CORDON);
+    whose.is_some_and(|whose| whose == BERTH)
 }
 
 /// Cordons the node, or removes Berth's cordon. A cordon that people set stays.
