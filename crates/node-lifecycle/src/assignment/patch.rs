@@ -1,7 +1,10 @@
 //! Writing the assignment: labels, annotations, taints and cordon, all in one patch.
 
 use super::{Assignment, AssignmentState, paused_labels};
-use crate::node::{autoscalers, is_unschedulable, other_taints, taints};
+use crate::{
+    device_plugin,
+    node::{autoscalers, is_unschedulable, other_taints, taints},
+};
 use berth_api::labels::{self, RECYCLING};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -127,6 +130,7 @@ impl Assignment {
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
+        device_plugin::record_change(node, more, &mut annotations);
         autoscalers::add_protection(node, &mut annotations);
         let mut spec = json!({ "taints": taints });
         set_cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);

@@ -10,7 +10,7 @@ use berth_api::{
     Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
-use berth_node_lifecycle::Assignment;
+use berth_node_lifecycle::{Assignment, device_plugin};
 use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -186,24 +186,36 @@ where
 /// # Errors
 /// The host refuses or does not answer.
 pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
-    let has_risks = |node: &Node| node.annotations().contains_key(labels::NODE_RISKS);
-    change_nodes(client, has_risks, &json!({"annotations": {labels::NODE_RISKS: null}})).await
+    let without = |node: &Node| {
+        let has_risks = node.annotations().contains_key(labels::NODE_RISKS);
+        has_risks.then(|| json!({"annotations": {labels::NODE_RISKS: null}}))
+    };
+    change_nodes(client, without).await
+}
+
+/// Gives nodes back the configuration of NVIDIA's device plugin that they had before: control does so only once they leave their pool. For a host whose
+/// nodes are free.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn restore_device_plugins(client: &Client) -> kube::Result<()> {
+    change_nodes(client, device_plugin::restored_metadata).await
 }
 
 /// Removes the labels and annotations that say that tenants share a node, or have shared it: the pools are deleted, and without Berth nothing else removes
 /// them. A node with an assignment stays as it is.
 async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
-    let is_marked = |node: &Node| {
-        let (labels, annotations) = (node.labels(), node.annotations());
-        let was_shared = annotations.contains_key(labels::PREVIOUS_SHARED_POOL);
-        Assignment::read(node).is_none() && (was_shared || labels.contains_key(labels::SHARED_POOL))
-    };
     let gone = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let without = json!({
         "labels": gone(&[labels::SHARED_POOL, labels::POOL]),
         "annotations": gone(&[labels::PREVIOUS_SHARED_POOL, labels::SHARED_UNTIL, labels::REASON]),
     });
-    change_nodes(client, is_marked, &without).await
+    let without_marks = |node: &Node| {
+        let was_shared = node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL);
+        let is_marked = was_shared || node.labels().contains_key(labels::SHARED_POOL);
+        (is_marked && Assignment::read(node).is_none()).then(|| without.clone())
+    };
+    change_nodes(client, without_marks).await
 }
 
 /// Gives each node to `take`: its name, and the node if it can be read. The Jobs that call this have little memory, and hosts have thousands of nodes:
@@ -216,18 +228,17 @@ async fn for_each_node(client: &Client, mut take: impl FnMut(String, Option<Node
     .await
 }
 
-/// Changes the metadata of some nodes. One that is gone needs no change.
-async fn change_nodes(client: &Client, is_changed: impl Fn(&Node) -> bool, metadata: &Value) -> kube::Result<()> {
-    let mut names = Vec::new();
+/// Changes the metadata of some nodes: those for which `change` returns what to write. One that is gone needs no change.
+async fn change_nodes(client: &Client, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<()> {
+    let mut changes = Vec::new();
     let take = |name: String, node: Option<Node>| {
-        if node.is_some_and(|node| is_changed(&node)) {
-            names.push(name);
-        }
+        let metadata = node.as_ref().and_then(&change);
+        changes.extend(metadata.map(|metadata| (name, metadata)));
     };
     for_each_node(client, take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = Patch::Merge(json!({"metadata": metadata}));
-    for name in names {
+    for (name, metadata) in changes {
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
         let patched = nodes.patch_metadata(&name, &PatchParams::default(), &patch).await;
         optional(patched)?;
     }

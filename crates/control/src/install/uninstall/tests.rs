@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::{LATE, Script, ScriptedApi, make_unreadable};
+use berth_node_lifecycle::device_plugin::DEVICE_PLUGIN_CONFIG;
 
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
 const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -63,6 +64,36 @@ async fn risks_that_were_found_do_not_stay_on_nodes() {
     let annotations = |name: &str| host.get(&path(name)).unwrap()["metadata"]["annotations"].clone();
     assert_eq!(annotations("risky"), json!({"example.com/rack": "r1"}));
     assert_eq!(annotations("new"), json!({"example.com/rack": "r2"}));
+}
+
+#[tokio::test]
+async fn nodes_get_back_the_configuration_of_the_device_plugin_that_they_had() {
+    let host = host(None);
+    let path = |name: &str| format!("/api/v1/nodes/{name}");
+    let cases = [
+        ("without", "four", Some("four="), None),
+        ("with", "four", Some("four=default"), Some("default")),
+        ("changed-meanwhile", "own", Some("four="), Some("own")),
+        ("of-the-platform", "four", None, Some("four")),
+    ];
+    for (name, label, annotation, _) in cases {
+        let metadata = json!({
+            "name": name, "labels": {DEVICE_PLUGIN_CONFIG: label, "example.com/rack": "r1"},
+            "annotations": {labels::CHANGED_DEVICE_PLUGIN_CONFIG: annotation.unwrap_or_default()},
+        });
+        let mut node = json!({ "metadata": metadata });
+        if annotation.is_none() {
+            node["metadata"]["annotations"] = json!({});
+        }
+        host.insert(&path(name), node);
+    }
+    restore_device_plugins(&host.client()).await.unwrap();
+    for (name, .., expected) in cases {
+        let metadata = host.get(&path(name)).unwrap()["metadata"].clone();
+        assert_eq!(metadata["labels"][DEVICE_PLUGIN_CONFIG], json!(expected), "{name}");
+        assert_eq!(metadata["labels"]["example.com/rack"], "r1", "{name}");
+        assert_eq!(metadata["annotations"], json!({}), "{name}");
+    }
 }
 
 #[tokio::test]
