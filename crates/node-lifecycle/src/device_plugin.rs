@@ -23,17 +23,23 @@ fn read_label(node: &Node) -> &str {
 }
 
 /// Records in the annotations of a patch what the label was, if the patch has it among its labels. The value that the platform has set meanwhile counts as
-/// its own.
-pub(crate) fn record_change(node: &Node, labels: &[(String, Option<String>)], annotations: &mut Map<String, Value>) {
+/// its own, but not one that came while a tenant had the node (`is_used`): its kubelet may have written it.
+pub(crate) fn record_change(
+    node: &Node,
+    is_used: bool,
+    labels: &[(String, Option<String>)],
+    annotations: &mut Map<String, Value>,
+) {
     let Some((_, written)) = labels.iter().find(|(key, _)| key == DEVICE_PLUGIN_CONFIG) else {
         return;
     };
     let (written, current) = (written.as_deref().unwrap_or_default(), read_label(node));
     let former = match read_change(node) {
-        Some((earlier, former)) if earlier == current => former,
+        Some((earlier, former)) if is_used || earlier == current => former,
         _ => current,
     };
-    let record = (former != written).then(|| format!("{written}={former}"));
+    let is_recorded = !written.is_empty() || !former.is_empty();
+    let record = is_recorded.then(|| format!("{written}={former}"));
     annotations.insert(CHANGED_DEVICE_PLUGIN_CONFIG.into(), json!(record));
 }
 

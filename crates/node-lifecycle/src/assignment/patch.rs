@@ -130,7 +130,8 @@ impl Assignment {
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
-        device_plugin::record_change(node, more, &mut annotations);
+        let is_used = Self::read(node).is_some_and(|before| !before.state.is_pending());
+        device_plugin::record_change(node, is_used, more, &mut annotations);
         autoscalers::add_protection(node, &mut annotations);
         let mut spec = json!({ "taints": taints });
         set_cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);

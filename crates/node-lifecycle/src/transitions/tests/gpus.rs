@@ -245,6 +245,29 @@ fn a_configuration_that_the_platform_has_set_meanwhile_stays() {
     assert_eq!(label_outside(&world).as_deref(), Some("own"));
 }
 
+/// A user who is root on a node can write labels that are not Berth's.
+#[test]
+fn a_configuration_that_a_tenant_has_set_is_not_restored() {
+    for before in [None, Some("default"), Some("mps-4")] {
+        let mut world = World::new();
+        if let Some(before) = before {
+            world.label(DEVICE_PLUGIN_CONFIG, before);
+        }
+        world.pool.sharing = Sharing::Mps;
+        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("mps-4".into());
+        world.reserve();
+        world.settle();
+        assert_eq!(world.state(), Some(AssignmentState::Assigned));
+        world.label(DEVICE_PLUGIN_CONFIG, "of-a-tenant");
+        world.release(0);
+        world.settle();
+        world.succeed();
+        world.succeed();
+        assert_eq!(world.state(), None);
+        assert_eq!(label_outside(&world).as_deref(), before);
+    }
+}
+
 #[test]
 fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
     let mut world = World::new().recycling();
