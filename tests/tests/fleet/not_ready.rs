@@ -29,6 +29,8 @@ pub(crate) async fn a_group_gets_another_node_for_one_that_is_not_ready(host: Ar
     let observer = Observer::start(&host.client, true);
     let repairs = json!({"scrub": {"policy": "Always"}, "repair": {"notReadyAfter": "10m", "maxUnhealthy": 1}});
     host.patch_pool("h100", &repairs).await;
+    // Nodes are taken as long after this as a node may be not Ready, so the clock that is ahead must not say since when it is so.
+    until_repair_is(&host, "WithinLimit").await;
     CLOCK.set_ahead(AHEAD);
     let team = Team::create(&host, "not-ready", None, vec![NodeGroup::private("all", "h100", 2)]).await;
     until_true("the team has its nodes", SOON, async || {
