@@ -93,6 +93,10 @@ pub const ALLOW_ANY_CLAIM: &str = "berth.dev/allow-any-claim";
 /// Annotation on a node that Berth cordoned: whether it was `people`'s cordon before, which stays, or is `berth`'s own.
 /// Set by: Berth.
 pub const CORDON: &str = "berth.dev/cordon";
+/// Annotation on a node: what Berth wrote into the label `nvidia.com/device-plugin.config`, and what that was before, as `WRITTEN=FORMER`. No value: no
+/// label. A free node in no pool that names a configuration gets the former one back.
+/// Set by: Berth.
+pub const CHANGED_DEVICE_PLUGIN_CONFIG: &str = "berth.dev/changed-device-plugin-config";
 /// Annotation on the Jobs that clean and check nodes: the node.
 /// Set by: Berth.
 pub const NODE: &str = "berth.dev/node";

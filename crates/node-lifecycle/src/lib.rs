@@ -8,6 +8,7 @@
 //! | [`transitions`] | the next state of a node between two tenants |
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
+//! | [`device_plugin`] | the label that chooses the configuration of NVIDIA's device plugin |
 //! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
 //! | [`evicted_pods`] | pods that have to end before a tenant gets their node |
 //! | [`repair`] | nodes that are not Ready for too long |
@@ -23,6 +24,7 @@
 pub mod assignment;
 mod by_node;
 pub mod demand;
+pub mod device_plugin;
 pub mod devices;
 pub mod evicted_pods;
 pub mod fleet;

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::CheckResult;
 use super::facts::{Facts, Read};
-use super::{cluster, permissions};
+use super::{cluster, permissions, retained};
 
 /// The oldest minor version of Kubernetes that a host may have; as `kubeVersion` of the chart.
 const OLDEST_MINOR: u32 = 34;
@@ -34,6 +34,7 @@ pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
         check_certificates(facts),
         check_prices(facts),
         cluster::check(facts),
+        retained::check(facts),
     ]
     .into_iter()
     .flatten()

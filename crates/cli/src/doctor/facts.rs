@@ -8,7 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -56,6 +56,7 @@ pub(super) struct Facts {
     pub(super) rate_cards: Read<Vec<RateCard>>,
     pub(super) runtime_classes: Read<Vec<RuntimeClass>>,
     pub(super) storage_classes: Read<Vec<StorageClass>>,
+    pub(super) volumes: Read<Vec<PersistentVolume>>,
     pub(super) certificates: Read<Vec<Certificate>>,
     pub(super) validating: Read<Vec<ValidatingWebhookConfiguration>>,
     pub(super) mutating: Read<Vec<MutatingWebhookConfiguration>>,

@@ -156,7 +156,16 @@ pub(super) async fn gather(client: &Client) -> Facts {
     };
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), network::CILIUM_NAMESPACE);
     let cilium = within(config_maps.get_opt(network::CILIUM_CONFIG));
-    let cluster = async { tokio::join!(list(client), cilium, list(client), list(client), list(client)) };
+    let cluster = async {
+        tokio::join!(
+            list(client),
+            cilium,
+            list(client),
+            list(client),
+            list(client),
+            list(client)
+        )
+    };
     let webhooks = async { tokio::join!(list(client), list(client), list(client)) };
     let (basics, installed, rights, cluster, webhooks) = tokio::join!(
         Box::pin(basics),
@@ -168,7 +177,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
     let (times, version, etcd_ready, metrics, control, lease, certificates) = basics;
     let (definitions, cluster_roles, policies, pools, classes, rate_cards) = installed;
     let (cluster_role_bindings, roles, role_bindings, certificates_job, gateway) = rights;
-    let (daemon_sets, cilium, nodes, runtime_classes, storage_classes) = cluster;
+    let (daemon_sets, cilium, nodes, runtime_classes, storage_classes, volumes) = cluster;
     let (validating, mutating, endpoints) = webhooks;
     Facts {
         now: times.as_ref().map_or_else(|_| Timestamp::now(), |(_, now)| *now),
@@ -194,6 +203,7 @@ pub(super) async fn gather(client: &Client) -> Facts {
         rate_cards,
         runtime_classes,
         storage_classes,
+        volumes,
         certificates,
         validating,
         mutating,

@@ -7,6 +7,7 @@ mod gather;
 mod latency;
 mod network;
 mod permissions;
+mod retained;
 mod tolerations;
 
 use std::process::ExitCode;

@@ -84,6 +84,7 @@ fn healthy() -> Facts {
             "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
             "provisioner": "x",
         }))]),
+        volumes: Ok(Vec::new()),
         certificates: Ok(Vec::new()),
         validating: Ok(vec![webhook("Fail")]),
         mutating: Ok(Vec::new()),
@@ -140,7 +141,7 @@ fn a_healthy_host_has_no_fault() {
 #[test]
 fn each_fault_is_found_alone() {
     type Change = fn(&mut Facts);
-    let cases: [(&str, Change); 24] = [
+    let cases: [(&str, Change); 25] = [
         ("host version: Problem", |facts| facts.version = Ok("v1.33.9".into())),
         ("host version: Warning", |facts| facts.version = Ok("v1.99.0".into())),
         ("definitions: Problem", |facts| {
@@ -206,6 +207,12 @@ fn each_fault_is_found_alone() {
             facts.nodes.as_mut().unwrap()[0].status = None;
         }),
         ("storage: Warning", |facts| facts.storage_classes = Ok(Vec::new())),
+        ("retained volumes: Warning", |facts| {
+            facts.volumes = Ok(vec![read(json!({
+                "metadata": {"name": "pv"}, "status": {"phase": "Released"},
+                "spec": {"persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "berth-vision-abcdefghijklm"}},
+            }))]);
+        }),
     ];
     for (number, (expected, change)) in cases.into_iter().enumerate() {
         let mut facts = healthy();
@@ -392,6 +399,7 @@ fn nothing_is_ok_for_a_user_who_may_read_nothing() {
         rate_cards: deny(),
         runtime_classes: deny(),
         storage_classes: deny(),
+        volumes: deny(),
         certificates: deny(),
         validating: deny(),
         mutating: deny(),

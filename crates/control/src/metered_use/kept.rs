@@ -28,6 +28,8 @@ pub(super) struct KeptClaims {
     sources: HashMap<String, String>,
     /// Whether all claims that exist are known. Before, a snapshot would count for a claim that exists.
     has_all_claims: bool,
+    /// Snapshots, by namespace and name, that had their turn to be written since all others had one.
+    tried: HashSet<String>,
 }
 
 /// What is kept of the claims of one name.
@@ -108,11 +110,29 @@ impl KeptClaims {
         gone.iter().flat_map(|name| self.put_snapshot(name, None)).collect()
     }
 
-    /// So many snapshots of which it is known which claim they are of, and which do not say so.
-    pub(super) fn unrecorded_sources(&self, most: usize) -> Vec<UnrecordedSource> {
+    /// So many snapshots of which it is known which claim they are of, and which do not say so. Those that were [tried](Self::note_tried) come last: some
+    /// can never be written.
+    pub(super) fn unrecorded_sources(&mut self, most: usize) -> Vec<UnrecordedSource> {
         if !self.has_all_claims {
             return Vec::new();
         }
+        let was_tried = |found: &UnrecordedSource| self.tried.contains(&found.snapshot);
+        let untried = self.list_unrecorded().filter(|found| !was_tried(found));
+        let mut next: Vec<UnrecordedSource> = untried.take(most).collect();
+        if next.len() < most {
+            let tried = self.list_unrecorded().filter(was_tried);
+            next.extend(tried.take(most - next.len()));
+            self.tried.clear();
+        }
+        next
+    }
+
+    /// Records that a snapshot is written now.
+    pub(super) fn note_tried(&mut self, snapshot: &str) {
+        self.tried.insert(snapshot.to_owned());
+    }
+
+    fn list_unrecorded(&self) -> impl Iterator<Item = UnrecordedSource> {
         let of_claim = |kept: &Kept| {
             let sources = kept.snapshots.iter().filter_map(|(name, snapshot)| {
                 let source = kept.source(snapshot)?;
@@ -127,7 +147,7 @@ impl KeptClaims {
             });
             sources.collect::<Vec<_>>()
         };
-        self.kept.values().flat_map(of_claim).take(most).collect()
+        self.kept.values().flat_map(of_claim)
     }
 
     /// What counts of the claims of a name. One of which nothing is kept is forgotten.
@@ -372,6 +392,36 @@ mod tests {
         };
         log.put(kept.put_snapshot("ns/s1", Some(forged)));
         assert_eq!(kept.unrecorded_sources(9).len(), 2);
+    }
+
+    #[test]
+    fn snapshots_that_cannot_be_written_do_not_hold_up_others() {
+        let (mut kept, mut log) = kept();
+        log.put(kept.put_claim("ns/c", Some(claim(10, 0)), at(1)));
+        for number in 0..5 {
+            log.put(kept.put_snapshot(&format!("ns/s{number}"), Some(snapshot(10, 20))));
+        }
+        let try_next = |kept: &mut KeptClaims| -> Vec<String> {
+            let next = kept.unrecorded_sources(2);
+            for found in &next {
+                kept.note_tried(&found.snapshot);
+            }
+            next.into_iter().map(|found| found.snapshot).collect()
+        };
+        // None can be written. Each has a turn before any has another one, and all have another one.
+        let turns: Vec<String> = (0..7).flat_map(|_| try_next(&mut kept)).collect();
+        let all = BTreeSet::from(["ns/s0", "ns/s1", "ns/s2", "ns/s3", "ns/s4"]);
+        for round in [&turns[..5], &turns[5..]] {
+            assert_eq!(
+                round.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+                all,
+                "{turns:?}"
+            );
+        }
+        // One that was not begun, because the time was over, does not come last.
+        let begun = kept.unrecorded_sources(5);
+        kept.note_tried(&begun[0].snapshot);
+        assert!(!kept.unrecorded_sources(4).contains(&begun[0]));
     }
 
     #[test]

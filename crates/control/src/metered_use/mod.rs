@@ -251,9 +251,14 @@ impl MeteredUse {
         }
     }
 
-    /// So many snapshots of which it is known which claim they are of, and which do not say so.
+    /// So many snapshots of which it is known which claim they are of, and which do not say so. Those that were tried come last.
     pub(crate) fn unrecorded_sources(&self, most: usize) -> Vec<UnrecordedSource> {
         lock(&self.kept).unrecorded_sources(most)
+    }
+
+    /// Records that its claim is written into a snapshot now.
+    pub(crate) fn note_tried_source(&self, snapshot: &str) {
+        lock(&self.kept).note_tried(snapshot);
     }
 
     /// Whether anything reads the logs.

@@ -8,6 +8,7 @@ mod patch;
 mod paused_labels;
 mod state;
 
+use patch::is_cordon_of_berth;
 pub use patch::{clear_assignment_patch, is_cordoned_by_people};
 pub use state::AssignmentState;
 
@@ -75,7 +76,8 @@ impl Assignment {
             || [labels::TENANT, labels::NODE_STATE]
                 .iter()
                 .any(|key| node.labels().contains_key(*key))
-            || taints.clone().next().is_some();
+            || taints.clone().next().is_some()
+            || is_cordon_of_berth(node);
         if !has_traces {
             return None;
         }

@@ -1,7 +1,10 @@
 //! Writing the assignment: labels, annotations, taints and cordon, all in one patch.
 
 use super::{Assignment, AssignmentState, paused_labels};
-use crate::node::{autoscalers, is_unschedulable, other_taints, taints};
+use crate::{
+    device_plugin,
+    node::{autoscalers, is_unschedulable, other_taints, taints},
+};
 use berth_api::labels::{self, RECYCLING};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -127,6 +130,8 @@ impl Assignment {
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
+        let is_used = Self::read(node).is_some_and(|before| !before.state.is_pending());
+        device_plugin::record_change(node, is_used, more, &mut annotations);
         autoscalers::add_protection(node, &mut annotations);
         let mut spec = json!({ "taints": taints });
         set_cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);
@@ -185,11 +190,17 @@ const PEOPLE: &str = "people";
 
 /// Whether people have cordoned a node. The cordon that Berth sets is a part of the node's state.
 pub fn is_cordoned_by_people(node: &Node) -> bool {
-    is_unschedulable(node)
-        && node
-            .annotations()
-            .get(labels::CORDON)
-            .is_none_or(|whose| whose != BERTH)
+    is_unschedulable(node) && !says_cordon_of_berth(node)
+}
+
+/// Whether Berth has cordoned a node. Nobody else removes that cordon.
+pub(super) fn is_cordon_of_berth(node: &Node) -> bool {
+    is_unschedulable(node) && says_cordon_of_berth(node)
+}
+
+fn says_cordon_of_berth(node: &Node) -> bool {
+    let whose = node.annotations().get(labels::CORDON);
+    whose.is_some_and(|whose| whose == BERTH)
 }
 
 /// Cordons the node, or removes Berth's cordon. A cordon that people set stays.

@@ -130,6 +130,24 @@ fn a_partial_assignment_keeps_a_node_from_being_free() {
     }
 }
 
+/// Nothing else would ever remove it.
+#[test]
+fn a_node_of_whose_assignment_only_the_cordon_is_left_is_recycled_and_uncordoned() {
+    let cordoned = |whose: &str| {
+        let mut node = node();
+        node.spec.get_or_insert_default().unschedulable = Some(true);
+        node.annotations_mut().insert(labels::CORDON.into(), whose.into());
+        node
+    };
+    let left = cordoned("berth");
+    let found = Assignment::read(&left).unwrap();
+    assert_eq!(found.state, AssignmentState::Scrubbing);
+    assert!(!found.is_written_on(&left), "the taint is missing");
+    let free = patched(&left, &clear_assignment_patch(&left));
+    assert_eq!((Assignment::read(&free), free.spec), (None, node().spec));
+    assert_eq!(Assignment::read(&cordoned("people")), None);
+}
+
 #[test]
 fn a_cordon_by_people_survives_recycling() {
     let mut cordoned = node();

@@ -1,6 +1,7 @@
 //! MIG layouts and device plugin configurations that NVIDIA's operator applies to a node: requesting them and waiting for them.
 
 use super::{Observation, POLL, Transition, quarantine};
+use crate::device_plugin::DEVICE_PLUGIN_CONFIG;
 use berth_api::{HostNodePoolSpec, Sharing};
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
@@ -9,8 +10,6 @@ use kube_core::ResourceExt;
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 /// NVIDIA's label that shows the progress of that request.
 pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
-/// NVIDIA's label that chooses a configuration of the device plugin.
-pub const DEVICE_PLUGIN_CONFIG: &str = "nvidia.com/device-plugin.config";
 /// Label in which GPU Feature Discovery reports how GPUs are shared.
 const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
 /// Its value for the multi-process service.

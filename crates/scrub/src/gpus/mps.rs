@@ -3,6 +3,9 @@
 //! container leaves there would be in those of the next tenant.
 //!
 //! Control takes the configuration of the device plugin away before the scrub, and NVIDIA's DaemonSet ends the daemon.
+//!
+//! NVIDIA's DRA driver starts a daemon for each claim that asks for it, with a folder of its own for the same purposes. The driver removes both when the kubelet
+//! gives the devices back. What is left if that goes wrong is never mounted again, but it is a tenant's.
 
 use crate::{
     Unclean,
@@ -17,45 +20,59 @@ use std::{
 
 /// The folder, if the arguments name no other.
 const ROOT: &str = "/run/nvidia/mps";
-/// The argument that names it.
+/// Folder of the DRA driver: it has a folder for each claim.
+const OF_CLAIMS: &str = "/var/lib/kubelet/plugins/gpu.nvidia.com/mps";
+/// The argument that names another one than [`ROOT`].
 const ROOT_ARGUMENT: &str = "--mps-root=";
 /// Names of processes, as the kernel shortens them: NVIDIA's daemon and its servers, and the program of the device plugin that starts it.
 const PROCESSES: [&str; 2] = ["nvidia-cuda-mps", "mps-control-dae"];
 
-/// Removes everything in the folder of a daemon that has ended.
+/// Removes everything in the folders of daemons that have ended.
 pub(crate) fn empty(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     none_runs(node)?;
-    let Some(root) = root(node, arguments)? else {
+    let folders = folders(node, arguments)?;
+    if folders.is_empty() {
         return Ok("no folder of MPS on this node".into());
-    };
-    let left = left(&root, device(&root)?)?;
-    for path in &left {
-        remove(path)?;
     }
-    Ok(format!("removed {} entries of the folder of MPS", left.len()))
+    let mut removed = 0;
+    for folder in &folders {
+        for path in left(folder, device(folder)?)? {
+            remove(&path)?;
+            removed += 1;
+        }
+    }
+    Ok(format!("removed {removed} entries of the folders of MPS"))
 }
 
-/// Whether the daemon has ended and nothing is in its folder.
+/// Whether all daemons have ended and nothing is in their folders.
 pub(crate) fn none_left(node: &Node, arguments: &[String]) -> Result<(), Unclean> {
     none_runs(node)?;
-    let Some(root) = root(node, arguments)? else {
-        return Ok(());
-    };
-    match left(&root, device(&root)?)?.first() {
-        None => Ok(()),
-        Some(path) => Err(Unclean::Left(format!(
-            "{} of MPS is left, which containers of the next tenant would have",
-            path.display()
-        ))),
+    for folder in folders(node, arguments)? {
+        if let Some(path) = left(&folder, device(&folder)?)?.first() {
+            return Err(Unclean::Left(format!(
+                "{} of MPS is left, which a container of a tenant may have written",
+                path.display()
+            )));
+        }
     }
+    Ok(())
 }
 
-/// Where the folder is; nothing if the node has none.
-fn root(node: &Node, arguments: &[String]) -> Result<Option<PathBuf>, Unclean> {
+/// The folders of daemons on the node. That of a claim stays: the driver looks at it to find out whether the daemon of the claim may exist.
+fn folders(node: &Node, arguments: &[String]) -> Result<Vec<PathBuf>, Unclean> {
     let named = arguments
         .iter()
         .find_map(|argument| argument.strip_prefix(ROOT_ARGUMENT));
-    find_folder_to_empty(node, named.unwrap_or(ROOT))
+    let mut folders: Vec<PathBuf> = find_folder_to_empty(node, named.unwrap_or(ROOT))?.into_iter().collect();
+    if let Some(of_claims) = find_folder_to_empty(node, OF_CLAIMS)? {
+        for of_claim in entries(&of_claims)? {
+            let metadata = fs::symlink_metadata(&of_claim).map_err(at(&of_claim))?;
+            if metadata.is_dir() {
+                folders.push(of_claim);
+            }
+        }
+    }
+    Ok(folders)
 }
 
 /// Whether no process of MPS runs.
@@ -127,6 +144,30 @@ mod tests {
         none_left(&node, &[]).unwrap();
         assert_eq!(fs::read_dir(folder.path().join("run/nvidia/mps")).unwrap().count(), 0);
         assert!(folder.path().join("run/nvidia/driver/stays").exists());
+    }
+
+    #[test]
+    fn what_the_dra_driver_left_of_claims_is_removed() {
+        let of_claim = |id: &str| format!("var/lib/kubelet/plugins/gpu.nvidia.com/mps/{id}");
+        let shm = format!("{}/shm/of-a-tenant", of_claim("1f-ab3de"));
+        let pipe = format!("{}/pipe/control", of_claim("2e-cd4fa"));
+        let checkpoint = "var/lib/kubelet/plugins/gpu.nvidia.com/checkpoint.json";
+        let (folder, node) = machine(&[(shm.as_str(), "secret"), (pipe.as_str(), ""), (checkpoint, "{}")]);
+        let error = none_left(&node, &[]).unwrap_err().to_string();
+        assert!(error.contains("gpu.nvidia.com/mps/1f-ab3de/shm"), "{error}");
+        empty(&node, &[]).unwrap();
+        none_left(&node, &[]).unwrap();
+        for id in ["1f-ab3de", "2e-cd4fa"] {
+            assert_eq!(
+                fs::read_dir(folder.path().join(of_claim(id))).unwrap().count(),
+                0,
+                "{id}"
+            );
+        }
+        assert!(folder.path().join(checkpoint).exists());
+        // Elsewhere than the folder of the device plugin.
+        let (_folder, node) = machine(&[(shm.as_str(), "secret")]);
+        assert!(none_left(&node, &["--mps-root=/mnt/mps".to_owned()]).is_err());
     }
 
     #[test]

@@ -257,6 +257,7 @@ async fn publish(
     conditions.extend(sleep.as_deref().and_then(ObservedSleep::condition));
     let restore = context.tenants.restores().finding(&uid);
     conditions.extend(restore.as_ref().map(Finding::condition));
+    conditions.extend(restore.as_ref().and_then(Finding::control_plane_condition));
     let next_deadline = compliance::until_next_deadline(&plan.violations, context.clock.now());
     // What runs is still what an earlier spec asked for.
     let generation = if waits {

@@ -6,10 +6,10 @@ use crate::{
 };
 use berth_api::{
     RestoreStatus, TenantCluster, TenantClusterStatus,
-    conditions::{ConditionUpdate, RESTORED},
+    conditions::{CONTROL_PLANE_READY, ConditionUpdate, RESTORED},
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::time::Duration;
 
 /// How long after a restore the next one waits at most for the tenant to compare everything on the host: one whose API server or syncer does not start can be
@@ -35,6 +35,10 @@ const INTERRUPTED: &str = "Interrupted";
 const LOST: &str = "RestoreLost";
 /// Reasons of restores that are not over.
 const UNDER_WAY: [&str; 7] = [WAITING, CHECKING, STOPPING, SAVING, REPLACING, FAILING, OTHER_REFUSED];
+/// Reasons of a restore for which the versions were compared.
+const COMPARED: [&str; 6] = [CHECKING, STOPPING, SAVING, REPLACING, FAILING, OTHER_REFUSED];
+/// Reason of ControlPlaneReady during a restore.
+const RESTORING: &str = "Restoring";
 /// Reasons of a restore that is under way: nobody has to do anything.
 pub(super) const TRANSIENT: [&str; 5] = [WAITING, CHECKING, STOPPING, SAVING, REPLACING];
 
@@ -150,6 +154,16 @@ impl Finding {
         }
     }
 
+    /// What the condition ControlPlaneReady says; none if the restore does not stop the control plane.
+    pub(super) fn control_plane_condition(&self) -> Option<ConditionUpdate> {
+        match self {
+            Self::Stopping(_) | Self::UnderWay(_) | Self::Failing(..) | Self::OtherRefused { .. } => Some(
+                ConditionUpdate::mark_false(CONTROL_PLANE_READY, RESTORING, self.condition().message),
+            ),
+            Self::Waiting(_) | Self::Checking(_) | Self::Refused(_) | Self::Done(_) | Self::Lost(_) => None,
+        }
+    }
+
     /// What the status says of a restore that replaces something, or is over; none if it says what it said before.
     fn status(&self) -> Option<RestoreStatus> {
         match self {
@@ -210,6 +224,23 @@ pub(super) fn published(record: &RestoreRecord) -> RestoreStatus {
 pub(super) fn is_published(cluster: &TenantCluster, record: &RestoreRecord) -> bool {
     let known = cluster.status.as_ref().and_then(|status| status.restore.as_ref());
     known == Some(&published(record))
+}
+
+/// Whether no other minor version may be started because of a restore: it is under way, or nothing has run since with what it has written. That the version
+/// which the tenant has can read the snapshot was found out before.
+pub(super) fn holds_upgrades(status: &TenantClusterStatus) -> bool {
+    let find = |kind: &str| status.conditions.iter().find(|one| one.type_ == kind);
+    if find(RESTORED).is_some_and(|restored| COMPARED.contains(&restored.reason.as_str())) {
+        return true;
+    }
+    let Some(restore) = &status.restore else { return false };
+    let Some(completed) = &restore.completed_at else {
+        return true;
+    };
+    let has_run = |ready: &Condition| {
+        ready.status == "True" || ready.last_transition_time.0.as_second() > completed.0.as_second()
+    };
+    !find(CONTROL_PLANE_READY).is_some_and(has_run)
 }
 
 /// What is known of a restore of which there is no record any more, from what this process knew of it or from what the status says. None: there was none,

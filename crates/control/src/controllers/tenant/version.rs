@@ -4,7 +4,7 @@
 //! (`status.version`), and during an upgrade also with what was started (`status.upgradingTo`). The definition of the `TenantCluster`
 //! has the same rules; these hold whatever is stored.
 
-use super::settings::Settings;
+use super::{restore_finding::holds_upgrades, settings::Settings};
 use berth_api::{
     KubernetesVersion, TenantCluster, TenantClusterStatus,
     conditions::{ACCEPTED, ConditionUpdate},
@@ -19,15 +19,15 @@ const UNSUPPORTED_UPGRADE: &str = "UnsupportedUpgrade";
 /// The condition Accepted, whose message says what to set.
 pub(super) fn check(cluster: &TenantCluster, version: &str) -> Result<(), ConditionUpdate> {
     let Some(status) = &cluster.status else { return Ok(()) };
-    check_upgrade(status, version).map_err(|why| ConditionUpdate::mark_false(ACCEPTED, UNSUPPORTED_UPGRADE, why))
+    let checked = check_upgrade(status, version).and_then(|()| check_restore(cluster, status, version));
+    checked.map_err(|why| ConditionUpdate::mark_false(ACCEPTED, UNSUPPORTED_UPGRADE, why))
 }
 
 /// The version that runs next, given the one that its settings ask for: what was started last if the other cannot follow, and while the
 /// tenant sleeps, so that only what ran is recorded as accepted.
 pub(super) fn version_to_run(cluster: &TenantCluster, requested: &str) -> String {
     let status = cluster.status.as_ref();
-    let stays =
-        cluster.sleep_state().is_asleep() || status.is_some_and(|status| check_upgrade(status, requested).is_err());
+    let stays = cluster.sleep_state().is_asleep() || check(cluster, requested).is_err();
     let started = status.and_then(TenantClusterStatus::started_version);
     started.filter(|_| stays).unwrap_or(requested).to_owned()
 }
@@ -97,10 +97,26 @@ fn check_upgrade(status: &TenantClusterStatus, next: &str) -> Result<(), String>
     Ok(())
 }
 
+/// Whether a restore lets `next` follow what was started last; if not, what happens. A tenant that sleeps is not upgraded before it wakes anyway.
+fn check_restore(cluster: &TenantCluster, status: &TenantClusterStatus, next: &str) -> Result<(), String> {
+    let minor = |version: &str| Some(version.parse::<KubernetesVersion>().ok()?.minor);
+    let Some(started) = status.started_version() else {
+        return Ok(());
+    };
+    if minor(next) == minor(started) || cluster.sleep_state().is_asleep() || !holds_upgrades(status) {
+        return Ok(());
+    }
+    Err(format!(
+        "the tenant is set back to a snapshot, and Kubernetes {started} has to run with it first; the upgrade to {next} begins by itself after that. The \
+         conditions Restored and ControlPlaneReady say how far this is"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use berth_api::{SleepState, SleepStatus, TenantClusterSpec};
+    use serde_json::json;
 
     fn status(version: Option<&str>, upgrading_to: Option<&str>) -> TenantClusterStatus {
         TenantClusterStatus {
@@ -160,6 +176,57 @@ mod tests {
                     assert_eq!(rejection.reason, UNSUPPORTED_UPGRADE);
                     assert!(rejection.message.contains(what), "{case}");
                 }
+            }
+        }
+    }
+
+    /// Otherwise an API server of two minor versions later would read the snapshot.
+    #[test]
+    fn no_minor_version_follows_before_the_present_one_has_run_with_a_restored_snapshot() {
+        let completed =
+            json!({"snapshotName": "s", "startedAt": "2026-11-30T12:00:00Z", "completedAt": "2026-11-30T12:01:00Z"});
+        let under_way = json!({"snapshotName": "s", "startedAt": "2026-11-30T12:00:00Z"});
+        let ready = |status: &str, since: &str| json!({"type": "ControlPlaneReady", "status": status, "reason": "R", "message": "", "lastTransitionTime": since});
+        let restored = |reason: &str| json!({"type": "Restored", "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-11-30T12:00:00Z"});
+        let (before, after) = ("2026-11-30T12:00:30Z", "2026-11-30T12:02:00Z");
+        for (restore, conditions, is_held) in [
+            (json!(null), json!([]), false),
+            (json!(null), json!([ready("False", before)]), false),
+            (json!(null), json!([restored("Waiting")]), false),
+            (json!(null), json!([restored("Checking"), ready("True", before)]), true),
+            (json!(null), json!([restored("Saving"), ready("False", before)]), true),
+            (
+                json!(null),
+                json!([restored("VersionNotReadable"), ready("True", before)]),
+                false,
+            ),
+            (under_way, json!([restored("Replacing"), ready("False", before)]), true),
+            (
+                completed.clone(),
+                json!([restored("Restored"), ready("False", before)]),
+                true,
+            ),
+            (completed.clone(), json!([restored("Restored")]), true),
+            (
+                completed.clone(),
+                json!([restored("Restored"), ready("True", after)]),
+                false,
+            ),
+            // It has run since, and is broken by now.
+            (completed, json!([restored("Restored"), ready("False", after)]), false),
+        ] {
+            let case = format!("{restore} {conditions}");
+            let restoring = TenantClusterStatus {
+                restore: serde_json::from_value(restore).unwrap(),
+                conditions: serde_json::from_value(conditions).unwrap(),
+                ..status(Some("v1.36.4"), None)
+            };
+            for (next, is_upgrade) in [("v1.37.1", true), ("v1.36.5", false)] {
+                let cluster = cluster(next, restoring.clone());
+                let is_rejected = check(&cluster, next).is_err();
+                assert_eq!(is_rejected, is_held && is_upgrade, "{next} {case}");
+                let runs = if is_rejected { "v1.36.4" } else { next };
+                assert_eq!(version_to_run(&cluster, next), runs, "{next} {case}");
             }
         }
     }

@@ -4,7 +4,7 @@ use super::context::UsageContext;
 use crate::{
     apply::is_status,
     error::{FirstError, ReconcileError, api},
-    metered_use::{UnrecordedSource, VolumeSnapshot, snapshot_resource},
+    metered_use::{MeteredUse, UnrecordedSource, VolumeSnapshot, snapshot_resource},
 };
 use berth_api::labels;
 use futures::{StreamExt, future::ready, stream};
@@ -24,11 +24,11 @@ const MOST: usize = 200;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes into snapshots which claim they are of, as far as that is known and they do not say so. Nothing depends on it before the next control: what fails is tried
-/// again in the next pass.
+/// again in a later pass, after all others.
 pub(super) async fn record_sources(context: &UsageContext) {
     let unrecorded = context.stores.metered.unrecorded_sources(MOST);
     let writes: Vec<_> = { unrecorded.into_iter() }
-        .map(|found| record_source(context.client.clone(), found))
+        .map(|found| record_source(context.client.clone(), context.stores.metered.clone(), found))
         .collect();
     let mut failed: FirstError<ReconcileError> = FirstError::default();
     let written = stream::iter(writes).buffer_unordered(CONCURRENCY).for_each(|result| {
@@ -43,8 +43,9 @@ pub(super) async fn record_sources(context: &UsageContext) {
     }
 }
 
-async fn record_source(client: Client, found: UnrecordedSource) -> Result<(), ReconcileError> {
+async fn record_source(client: Client, metered: MeteredUse, found: UnrecordedSource) -> Result<(), ReconcileError> {
     let UnrecordedSource { snapshot, uid, source } = found;
+    metered.note_tried_source(&snapshot);
     let Some((namespace, name)) = snapshot.split_once('/') else {
         return Ok(());
     };

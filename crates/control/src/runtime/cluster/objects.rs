@@ -1,6 +1,6 @@
 //! The objects of control planes on the host: what is read, applied and deleted.
 
-use super::{APP_NAME, ClusterRuntime, Owner, RuntimeError, key, pod_selector, state};
+use super::{APP_NAME, ClusterRuntime, Owner, RuntimeError, all_of, key, pod_selector, state};
 use crate::{
     apply::optional,
     control_plane::{API_SERVER, Component},
@@ -23,6 +23,8 @@ use tokio::time::Instant;
 const PULL_SECRETS_AGE: Duration = Duration::from_secs(60);
 /// Value of [`APP_NAME`] on their copies.
 const PULL_SECRET: &str = "image-pull-secret";
+/// Types of image pull Secrets.
+const PULL_SECRET_TYPES: [&str; 2] = ["kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"];
 
 pub(super) fn select(labels: &BTreeMap<String, String>) -> ListParams {
     let parts: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -106,7 +108,21 @@ impl ClusterRuntime {
     /// Deletes the copies of image pull Secrets that the platform does not name any more: their credentials are not to be found in every tenant's namespace.
     async fn delete_old_pull_secrets(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         let named: Vec<&str> = self.settings.image_pull_secrets.iter().map(String::as_str).collect();
-        self.delete_secrets(tenant, PULL_SECRET, &named).await
+        self.delete_secrets(tenant, PULL_SECRET, &named).await?;
+        // Copies that control has made before they had this label. Whatever else has labels of the tenant is of another type.
+        let secrets: Api<Secret> = self.api(tenant);
+        let typed = secrets.list(&all_of(tenant).fields("type!=Opaque")).await;
+        for secret in typed.map_err(host_error("list image pull Secrets"))? {
+            let name = secret.name_any();
+            let is_copy = secret
+                .type_
+                .is_some_and(|kind| PULL_SECRET_TYPES.contains(&kind.as_str()));
+            if is_copy && !named.contains(&name.as_str()) {
+                let deleted = secrets.delete(&name, &DeleteParams::default()).await;
+                ignore_absence(deleted, "delete the copy of an image pull Secret")?;
+            }
+        }
+        Ok(())
     }
 
     /// Applies a Deployment and the Secret with its files, and returns the Deployment with its status.

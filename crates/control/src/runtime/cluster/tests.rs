@@ -228,6 +228,16 @@ async fn a_pull_secret_that_the_platform_does_not_name_any_more_does_not_stay_wi
     let path = |name: &str| format!("/api/v1/namespaces/{namespace}/secrets/{name}");
     let keys = json!({"metadata": {"name": "pki", "namespace": namespace, "labels": fixture.labels}});
     host.insert(&path("pki"), keys);
+    // Copies of an earlier control, which gave them no label of their own. The platform may have put others there.
+    for (name, labels) in [
+        ("earlier", json!(fixture.labels)),
+        ("new", json!(fixture.labels)),
+        ("own", json!({})),
+    ] {
+        let metadata = json!({"name": name, "namespace": namespace, "labels": labels});
+        let copy = json!({"metadata": metadata, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "e30="}});
+        host.insert(&path(name), copy);
+    }
     let component = api_server(1);
     for names in [["old"], ["new"]] {
         // Other settings are another process.
@@ -239,8 +249,12 @@ async fn a_pull_secret_that_the_platform_does_not_name_any_more_does_not_stay_wi
             .await
             .unwrap();
     }
-    assert!(host.get(&path("old")).is_none());
-    assert!(host.get(&path("new")).is_some() && host.get(&path("pki")).is_some());
+    for gone in ["old", "earlier"] {
+        assert!(host.get(&path(gone)).is_none(), "{gone}");
+    }
+    for kept in ["new", "pki", "own"] {
+        assert!(host.get(&path(kept)).is_some(), "{kept}");
+    }
 }
 
 #[tokio::test]

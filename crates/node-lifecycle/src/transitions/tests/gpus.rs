@@ -1,6 +1,7 @@
 //! What the GPUs of a node must be like before it serves, and before it is free.
 
 use super::*;
+use crate::device_plugin::{DEVICE_PLUGIN_CONFIG, is_to_be_restored, restored_metadata};
 use berth_api::Sharing;
 
 const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
@@ -171,6 +172,100 @@ fn a_configuration_without_mps_stays() {
     world.settle();
     assert!(world.job_of.is_some());
     assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+}
+
+/// A free node that has served a tenant of the pool, with this label before.
+fn free_again(sharing_of_pool: Sharing, config: &str, before: Option<&str>) -> World {
+    let mut world = World::new();
+    world.pool.sharing = sharing_of_pool;
+    world.pool.nvidia.get_or_insert_default().device_plugin_config = Some(config.into());
+    if let Some(before) = before {
+        world.label(DEVICE_PLUGIN_CONFIG, before);
+    }
+    world.reserve();
+    world.settle();
+    assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], config);
+    world.release(0);
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+    world
+}
+
+/// The label of a node after it has left its pool.
+fn label_outside(world: &World) -> Option<String> {
+    let outside = HostNodePoolSpec::default();
+    assert!(!is_to_be_restored(&world.node, Some(&world.pool)), "it is in its pool");
+    assert_eq!(
+        is_to_be_restored(&world.node, None),
+        is_to_be_restored(&world.node, Some(&outside))
+    );
+    let node = match restored_metadata(&world.node) {
+        Some(metadata) => patched(&world.node, &json!({"metadata": metadata})),
+        None => world.node.clone(),
+    };
+    assert!(!is_to_be_restored(&node, None));
+    assert!(!node.annotations().contains_key(labels::CHANGED_DEVICE_PLUGIN_CONFIG));
+    node.labels().get(DEVICE_PLUGIN_CONFIG).cloned()
+}
+
+#[test]
+fn a_node_that_leaves_its_pool_gets_back_the_configuration_that_it_had() {
+    for sharing_of_pool in [Sharing::TimeSlicing, Sharing::Mps] {
+        for before in [None, Some("default"), Some("four")] {
+            let mut world = free_again(sharing_of_pool, "four", before);
+            assert_eq!(label_outside(&world).as_deref(), before, "{sharing_of_pool:?}");
+            // The next tenant of the pool does not change what was there before, nor does another configuration of the pool.
+            world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("eight".into());
+            world.reserve();
+            world.settle();
+            assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "eight");
+            world.release(0);
+            world.settle();
+            world.succeed();
+            world.succeed();
+            assert_eq!(label_outside(&world).as_deref(), before, "{sharing_of_pool:?}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_the_platform_has_set_meanwhile_stays() {
+    let mut world = free_again(Sharing::TimeSlicing, "four", None);
+    world.label(DEVICE_PLUGIN_CONFIG, "own");
+    assert_eq!(label_outside(&world).as_deref(), Some("own"));
+    world.reserve();
+    world.settle();
+    assert_eq!(world.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+    world.release(0);
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(label_outside(&world).as_deref(), Some("own"));
+}
+
+/// A user who is root on a node can write labels that are not Berth's.
+#[test]
+fn a_configuration_that_a_tenant_has_set_is_not_restored() {
+    for before in [None, Some("default"), Some("mps-4")] {
+        let mut world = World::new();
+        if let Some(before) = before {
+            world.label(DEVICE_PLUGIN_CONFIG, before);
+        }
+        world.pool.sharing = Sharing::Mps;
+        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("mps-4".into());
+        world.reserve();
+        world.settle();
+        assert_eq!(world.state(), Some(AssignmentState::Assigned));
+        world.label(DEVICE_PLUGIN_CONFIG, "of-a-tenant");
+        world.release(0);
+        world.settle();
+        world.succeed();
+        world.succeed();
+        assert_eq!(world.state(), None);
+        assert_eq!(label_outside(&world).as_deref(), before);
+    }
 }
 
 #[test]

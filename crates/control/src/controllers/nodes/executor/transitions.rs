@@ -11,7 +11,7 @@ use crate::{
 };
 use berth_api::labels;
 use berth_node_lifecycle::{
-    Assignment, AssignmentState,
+    Assignment, AssignmentState, device_plugin,
     node::was_shared,
     transitions::{
         JobKind, JobState, Observation, Tenant, Transition, list_client_images, list_paused_pods, next_transition,
@@ -47,7 +47,7 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
     let moving: Vec<Arc<Node>> = pass
         .nodes
         .values()
-        .filter(|node| Assignment::read(node).is_some() || was_shared(node))
+        .filter(|node| Assignment::read(node).is_some() || was_shared(node) || device_plugin::is_changed(node))
         .cloned()
         .collect();
     let (shared_pass, sizes) = (&*pass, &sizes);
@@ -134,6 +134,7 @@ async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> 
     for _ in 0..MAX_TRANSITIONS {
         let applied = match Assignment::read(&node) {
             Some(assignment) => apply_next_transition(pass, sizes, &node, &assignment).await?,
+            None if restores_device_plugin(pass, &node) => Applied::of_patch(pass.restore_device_plugin(&node).await?),
             None if was_shared(&node) => scrub_formerly_shared_node(pass, &node).await?,
             None => break,
         };
@@ -152,6 +153,18 @@ async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> 
         node: changed.then(|| Arc::unwrap_or_clone(node)),
         again,
     })
+}
+
+/// Whether a free node gets back the configuration of the device plugin that it had. Not if several pools select it: its labels are about to be corrected.
+fn restores_device_plugin(pass: &Pass<'_>, node: &Node) -> bool {
+    match pass.pools.pool_of(node.labels()) {
+        Ok(Some(pool)) => {
+            let spec = pass.pool_specs.get(pool);
+            spec.is_some_and(|spec| device_plugin::is_to_be_restored(node, Some(spec)))
+        }
+        Ok(None) => device_plugin::is_to_be_restored(node, None),
+        Err(_) => false,
+    }
 }
 
 enum Applied {

@@ -8,13 +8,13 @@ use crate::{
     metrics::ActionLabels,
 };
 use berth_api::labels;
-use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch};
+use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch, device_plugin};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 impl Pass<'_> {
     /// Writes an assignment on a node and publishes the change. None: the node changed meanwhile, or is gone.
@@ -100,6 +100,23 @@ impl Pass<'_> {
             }
             tracing::info!(node = name, why, "node is free");
             events::publish_change(self, node, assignment, None).await;
+        }
+        Ok(patched)
+    }
+
+    /// Gives a free node back the configuration of the device plugin that it had. None: the node changed meanwhile, or is gone.
+    pub(super) async fn restore_device_plugin(&self, node: &Node) -> Result<Option<Node>, ReconcileError> {
+        let Some(mut metadata) = device_plugin::restored_metadata(node) else {
+            return Ok(None);
+        };
+        metadata["resourceVersion"] = json!(node.resource_version());
+        let body = json!({ "metadata": metadata });
+        let patched = self.patch_node(node, &body, "RestoreDevicePlugin").await?;
+        if patched.is_some() {
+            tracing::info!(
+                node = node.name_any(),
+                "the node has the configuration of the device plugin that it had before"
+            );
         }
         Ok(patched)
     }

@@ -123,7 +123,7 @@ fn check_version(facts: &RestoreFacts<'_>, stored: Option<&str>) -> Result<(), R
         "VersionNotReadable",
         format!(
             "an API server of Kubernetes {} has stored the objects of the TenantSnapshot {}, and the tenant has {}: an API server reads what one of the same \
-             minor version has stored, or of the one before",
+             minor version has stored, or of the one before. Use a newer snapshot, or read this one with an API server of its version and apply its objects",
             stored.unwrap_or("of an unknown version"),
             facts.name,
             facts.version

@@ -165,17 +165,23 @@ pub(super) async fn withdraw(context: &TenantContext, tenant: &Tenant, name: &st
 }
 
 /// Removes the request for a restore. Returns whether it was still there as it was seen: a view that is late may show one that was carried out, or one that loses
-/// what is there although somebody wants it to be saved by now.
+/// what is there although somebody wants it to be saved by now, or a version that is not the last one that was started.
 ///
 /// # Errors
 /// The host refuses or does not answer.
 pub(super) async fn take_request(context: &TenantContext, tenant: &Tenant, name: &str) -> Result<bool, ReconcileError> {
     let clusters = context.clusters_beside(&tenant.cluster);
     let live = optional(clusters.get(&tenant.cluster.name_any()).await).map_err(api("read a TenantCluster"))?;
+    // An upgrade that the view does not show yet: the snapshot was compared with the version before.
+    let started = |cluster: &TenantCluster| {
+        let status = cluster.status.as_ref();
+        status.and_then(|status| status.started_version().map(ToOwned::to_owned))
+    };
     let is_asked = |live: &TenantCluster| {
         live.uid() == tenant.cluster.uid()
             && live.requested_restore() == Some(name)
             && live.restores_without_saving() == tenant.cluster.restores_without_saving()
+            && started(live) == started(&tenant.cluster)
     };
     let Some(live) = live.and_then(Watched::readable).filter(is_asked) else {
         return Ok(false);

@@ -25,6 +25,7 @@ mod restore_faults;
 mod restore_leases;
 mod restore_lost;
 mod restore_saved;
+mod restore_upgrade;
 mod rotation;
 mod schedule;
 mod sleep;

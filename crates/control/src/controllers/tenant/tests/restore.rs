@@ -4,11 +4,12 @@ use super::{
     super::{build::stored_namespace, memory::Tenants},
     databases::store_database,
     fixture::{Fixture, TENANT, UID},
+    upgrade::{self, NEXT, OLD},
 };
 use crate::{
     control_plane::Form,
     datastore::{RestorePhase, RestoreRecord, TenantContents},
-    testing::{MemoryContents, ScriptedApi, ScriptedRuntime},
+    testing::{MemoryContents, ScriptedApi, ScriptedRuntime, VERSION},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_api::labels;
@@ -57,9 +58,18 @@ impl Case {
 
     /// The same with components in this form.
     pub(super) async fn in_form(form: Form) -> Self {
+        Self::of_version(form, VERSION).await
+    }
+
+    /// The same of this version of Kubernetes.
+    pub(super) async fn of_version(form: Form, version: &str) -> Self {
         let mut fixture = Fixture::new();
         let mut runtime = ScriptedRuntime::new(&fixture.script);
         runtime.form = form;
+        if version != VERSION {
+            runtime.versions = [VERSION, NEXT, OLD].map(Into::into).into();
+            upgrade::request(&fixture, version);
+        }
         fixture.context.runtime = Arc::new(runtime);
         store_database(&fixture, Some("a"));
         let memory = fixture.stored.contents.clone();
@@ -70,7 +80,8 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::from_url(&format!("file://{}", folder.path().display()), []).unwrap();
         fixture.context.snapshot_store = Some(store.clone());
-        assert!(fixture.reconcile_until_ready().await.is_empty());
+        let errors = fixture.reconcile_until_ready().await;
+        assert!(version != VERSION || errors.is_empty());
         let case = Self {
             fixture,
             memory,

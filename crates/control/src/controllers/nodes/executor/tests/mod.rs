@@ -1,6 +1,7 @@
 //! The executor against a scripted API server, which keeps objects in memory and fails chosen calls.
 
 mod api;
+mod device_plugin;
 mod draining;
 mod evicted;
 mod gpu_clients;

@@ -10,6 +10,7 @@ use berth_api::{
     Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
+use berth_node_lifecycle::{Assignment, device_plugin};
 use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -19,7 +20,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -137,16 +138,13 @@ pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingOb
 }
 
 /// The name of a node with any part of an assignment, and its state: without Berth nothing removes it. One that cannot be read may have an assignment.
-fn describe_in_use(name: &str, node: Option<&PartialObjectMeta<Node>>) -> Option<String> {
-    let state = node.and_then(state_of);
-    let is_in_use = state.is_some() || node.is_none_or(|node| node.labels().contains_key(labels::TENANT));
+fn describe_in_use(name: &str, node: Option<&Node>) -> Option<String> {
+    let is_in_use = node.is_none_or(|node| Assignment::read(node).is_some());
+    let state = node.and_then(|node| {
+        let state = node.annotations().get(labels::NODE_STATE);
+        state.or_else(|| node.labels().get(labels::NODE_STATE))
+    });
     is_in_use.then(|| format!("{name} ({})", state.map_or("unknown", String::as_str)))
-}
-
-/// The state of a node with an assignment.
-fn state_of(node: &PartialObjectMeta<Node>) -> Option<&String> {
-    let state = node.annotations().get(labels::NODE_STATE);
-    state.or_else(|| node.labels().get(labels::NODE_STATE))
 }
 
 /// Removes the finalizer of Organizations and Projects that control would remove now: it may have to do so when it cannot any more, and
@@ -188,55 +186,59 @@ where
 /// # Errors
 /// The host refuses or does not answer.
 pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
-    let has_risks = |node: &PartialObjectMeta<Node>| node.annotations().contains_key(labels::NODE_RISKS);
-    change_nodes(client, has_risks, &json!({"annotations": {labels::NODE_RISKS: null}})).await
+    let without = |node: &Node| {
+        let has_risks = node.annotations().contains_key(labels::NODE_RISKS);
+        has_risks.then(|| json!({"annotations": {labels::NODE_RISKS: null}}))
+    };
+    change_nodes(client, without).await
+}
+
+/// Gives nodes back the configuration of NVIDIA's device plugin that they had before: control does so only once they leave their pool. For a host whose
+/// nodes are free.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn restore_device_plugins(client: &Client) -> kube::Result<()> {
+    change_nodes(client, device_plugin::restored_metadata).await
 }
 
 /// Removes the labels and annotations that say that tenants share a node, or have shared it: the pools are deleted, and without Berth nothing else removes
 /// them. A node with an assignment stays as it is.
 async fn remove_shared_pools(client: &Client) -> kube::Result<()> {
-    let is_marked = |node: &PartialObjectMeta<Node>| {
-        let (labels, annotations) = (node.labels(), node.annotations());
-        let was_shared = annotations.contains_key(labels::PREVIOUS_SHARED_POOL);
-        state_of(node).is_none() && (was_shared || labels.contains_key(labels::SHARED_POOL))
-    };
     let gone = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let without = json!({
         "labels": gone(&[labels::SHARED_POOL, labels::POOL]),
         "annotations": gone(&[labels::PREVIOUS_SHARED_POOL, labels::SHARED_UNTIL, labels::REASON]),
     });
-    change_nodes(client, is_marked, &without).await
+    let without_marks = |node: &Node| {
+        let was_shared = node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL);
+        let is_marked = was_shared || node.labels().contains_key(labels::SHARED_POOL);
+        (is_marked && Assignment::read(node).is_none()).then(|| without.clone())
+    };
+    change_nodes(client, without_marks).await
 }
 
-/// Gives each node to `take`: its name, and its metadata if that can be read. The Jobs that call this have little memory, and hosts have thousands of nodes:
+/// Gives each node to `take`: its name, and the node if it can be read. The Jobs that call this have little memory, and hosts have thousands of nodes:
 /// they are read page by page.
-async fn for_each_node(
-    client: &Client,
-    mut take: impl FnMut(String, Option<PartialObjectMeta<Node>>),
-) -> kube::Result<()> {
-    let nodes: Api<Watched<PartialObjectMeta<Node>>> = Api::all(client.clone());
+async fn for_each_node(client: &Client, mut take: impl FnMut(String, Option<Node>)) -> kube::Result<()> {
+    let nodes: Api<Watched<Node>> = Api::all(client.clone());
     for_each(&nodes, ListParams::default(), |node| {
         take(node.name_any(), node.readable());
     })
     .await
 }
 
-/// Changes the metadata of some nodes. One that is gone needs no change.
-async fn change_nodes(
-    client: &Client,
-    is_changed: impl Fn(&PartialObjectMeta<Node>) -> bool,
-    metadata: &Value,
-) -> kube::Result<()> {
-    let mut names = Vec::new();
-    let take = |name: String, node: Option<PartialObjectMeta<Node>>| {
-        if node.is_some_and(|node| is_changed(&node)) {
-            names.push(name);
-        }
+/// Changes the metadata of some nodes: those for which `change` returns what to write. One that is gone needs no change.
+async fn change_nodes(client: &Client, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<()> {
+    let mut changes = Vec::new();
+    let take = |name: String, node: Option<Node>| {
+        let metadata = node.as_ref().and_then(&change);
+        changes.extend(metadata.map(|metadata| (name, metadata)));
     };
     for_each_node(client, take).await?;
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = Patch::Merge(json!({"metadata": metadata}));
-    for name in names {
+    for (name, metadata) in changes {
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
         let patched = nodes.patch_metadata(&name, &PatchParams::default(), &patch).await;
         optional(patched)?;
     }
@@ -309,196 +311,4 @@ pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> Result<(), 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{LATE, Script, ScriptedApi, make_unreadable};
-
-    const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
-    const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
-
-    /// A host with the authority of the datastore, and with control if its metadata is given.
-    fn host(control: Option<Value>) -> ScriptedApi {
-        let host = ScriptedApi::new("host", &Script::default());
-        host.insert(AUTHORITY, json!({"metadata": {"name": "berth-etcd-ca"}}));
-        if let Some(metadata) = control {
-            host.insert(DEPLOYMENT, json!({"metadata": metadata, "spec": {}}));
-        }
-        host
-    }
-
-    /// `helm template | kubectl apply` runs the hooks of the chart as well.
-    #[tokio::test]
-    async fn nothing_is_deleted_while_control_is_installed() {
-        let host = host(Some(json!({"name": "berth-control"})));
-        let refusal = delete_unlisted_objects(&host.client(), Keep::default())
-            .await
-            .unwrap_err();
-        assert!(refusal.to_string().contains("--no-hooks"), "{refusal}");
-        assert!(host.get(AUTHORITY).is_some());
-    }
-
-    #[tokio::test]
-    async fn without_control_or_once_it_is_being_deleted_its_objects_are_deleted() {
-        let deleted = json!({"name": "berth-control", "deletionTimestamp": "2026-01-01T00:00:00Z"});
-        for control in [None, Some(deleted)] {
-            let host = host(control);
-            delete_unlisted_objects(&host.client(), Keep::default()).await.unwrap();
-            assert!(host.get(AUTHORITY).is_none());
-        }
-    }
-
-    #[tokio::test]
-    async fn keys_are_kept_if_the_volumes_are() {
-        let host = host(None);
-        let keep = Keep {
-            keys: true,
-            ..Keep::default()
-        };
-        delete_unlisted_objects(&host.client(), keep).await.unwrap();
-        assert!(host.get(AUTHORITY).is_some());
-    }
-
-    #[tokio::test]
-    async fn risks_that_were_found_do_not_stay_on_nodes() {
-        let host = host(None);
-        let path = |name: &str| format!("/api/v1/nodes/{name}");
-        for (name, annotations) in [
-            ("risky", json!({labels::NODE_RISKS: "criu", "example.com/rack": "r1"})),
-            ("new", json!({"example.com/rack": "r2"})),
-        ] {
-            host.insert(
-                &path(name),
-                json!({"metadata": {"name": name, "annotations": annotations}}),
-            );
-        }
-        remove_node_risks(&host.client()).await.unwrap();
-        let annotations = |name: &str| host.get(&path(name)).unwrap()["metadata"]["annotations"].clone();
-        assert_eq!(annotations("risky"), json!({"example.com/rack": "r1"}));
-        assert_eq!(annotations("new"), json!({"example.com/rack": "r2"}));
-    }
-
-    #[tokio::test]
-    async fn without_the_definitions_no_node_says_that_tenants_share_it() {
-        let path = |name: &str| format!("/api/v1/nodes/{name}");
-        let assigned = json!({"berth.dev/state": "Scrubbing", labels::POOL: "h100"});
-        let was_shared = json!({labels::PREVIOUS_SHARED_POOL: "cpu", labels::SHARED_UNTIL: "2026-01-01T00:00:00Z", labels::REASON: "r"});
-        for classes in [true, false] {
-            let host = host(None);
-            for (name, labels, annotations) in [
-                (
-                    "shared",
-                    json!({labels::SHARED_POOL: "cpu", labels::POOL: "cpu", "cpu": "yes"}),
-                    json!({}),
-                ),
-                ("left", json!({"cpu": "no"}), was_shared.clone()),
-                ("assigned", assigned.clone(), was_shared.clone()),
-            ] {
-                let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
-                host.insert(&path(name), json!({"metadata": metadata}));
-            }
-            let keep = Keep {
-                classes,
-                ..Keep::default()
-            };
-            delete_unlisted_objects(&host.client(), keep).await.unwrap();
-            let metadata = |name: &str| host.get(&path(name)).unwrap()["metadata"].clone();
-            let is_marked = !metadata("shared")["labels"][labels::SHARED_POOL].is_null();
-            assert_eq!(
-                is_marked, classes,
-                "a later installation goes on with the pools that are kept"
-            );
-            if !classes {
-                assert_eq!(metadata("shared")["labels"], json!({"cpu": "yes"}));
-                assert_eq!(metadata("left")["annotations"], json!({}));
-            }
-            assert_eq!(metadata("left")["labels"], json!({"cpu": "no"}));
-            assert_eq!(metadata("assigned")["labels"], assigned);
-            assert_eq!(metadata("assigned")["annotations"], was_shared);
-        }
-    }
-
-    #[test]
-    fn without_remaining_objects_there_is_no_message() {
-        assert_eq!(RemainingObjects::default().error_message(), None);
-    }
-
-    #[test]
-    fn the_message_lists_remaining_objects_up_to_a_limit() {
-        let remaining = RemainingObjects {
-            tenants: (0..12).map(|n| format!("team/t{n}")).collect(),
-            nodes: vec!["gpu-1 (Scrubbing)".into()],
-            ..RemainingObjects::default()
-        };
-        let text = remaining.error_message().unwrap();
-        assert!(text.contains("12 TenantClusters: team/t0,"), "{text}");
-        assert!(
-            text.contains("team/t9 and 2 more; 1 nodes that are not free (state): gpu-1 (Scrubbing)."),
-            "{text}"
-        );
-        assert!(text.contains("every node is clean and free"), "{text}");
-        assert!(!text.contains("namespaces of tenants"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn nodes_with_any_part_of_an_assignment_are_named_with_their_state() {
-        let host = host(None);
-        for (name, labels, annotations) in [
-            (
-                "both",
-                json!({labels::NODE_STATE: "a", labels::TENANT: "t"}),
-                json!({labels::NODE_STATE: "Draining"}),
-            ),
-            ("label", json!({labels::NODE_STATE: "Scrubbing"}), json!({})),
-            ("tenant", json!({labels::TENANT: "t"}), json!({})),
-            (
-                "free",
-                json!({"example.com/rack": "r1"}),
-                json!({labels::NODE_RISKS: "criu"}),
-            ),
-        ] {
-            let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
-            let mut node = json!({"metadata": metadata});
-            // A user who is root on a node can write its managed fields.
-            make_unreadable(&mut node);
-            host.insert(&format!("/api/v1/nodes/{name}"), node);
-        }
-        // What clients correct is read. Nothing that API servers store today is of another type.
-        let late = json!({"name": "late", "deletionTimestamp": LATE});
-        host.insert("/api/v1/nodes/late", json!({"metadata": late}));
-        let odd = json!({"name": "unreadable", "annotations": "none"});
-        host.insert("/api/v1/nodes/unreadable", json!({"metadata": odd}));
-        let remaining = find_remaining_objects(&host.client()).await.unwrap();
-        let expected = "both (Draining), label (Scrubbing), tenant (unknown), unreadable (unknown)";
-        assert_eq!(remaining.nodes.join(", "), expected);
-    }
-
-    #[tokio::test]
-    async fn snapshots_that_only_control_can_let_go_are_named() {
-        let host = host(None);
-        let snapshot = |name: &str, finalizers: &[&str]| {
-            // All namespaces are one collection.
-            let path = format!("/apis/berth.dev/v1alpha1/tenantsnapshots/{name}");
-            host.insert(
-                &path,
-                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot",
-                    "metadata": {"name": name, "namespace": "team", "finalizers": finalizers},
-                    "spec": {"tenantClusterName": "vision"}}),
-            );
-        };
-        snapshot("nightly", &[labels::SNAPSHOT_FINALIZER]);
-        snapshot("kept", &[]);
-        let remaining = find_remaining_objects(&host.client()).await.unwrap();
-        let expected = RemainingObjects {
-            snapshots: vec!["team/nightly".into()],
-            ..RemainingObjects::default()
-        };
-        assert_eq!(remaining, expected);
-        let text = remaining.error_message().unwrap();
-        assert!(
-            text.contains("1 TenantSnapshots: team/nightly.")
-                && text.contains("kubectl delete tenantsnapshots --all --all-namespaces")
-                && text.contains(labels::SNAPSHOT_FINALIZER),
-            "{text}"
-        );
-    }
-}
+mod tests;
