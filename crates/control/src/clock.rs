@@ -45,6 +45,8 @@ struct State {
     base: Option<(Timestamp, Instant)>,
     /// What the host said last, if that is not believed yet.
     jump: Option<Jump>,
+    /// How many more times the host has to say the time that it said first, as the clock of the machine said another one; 0: it is confirmed.
+    unconfirmed: u32,
     /// By how many seconds the time is ahead, in tests.
     ahead: i64,
 }
@@ -89,6 +91,13 @@ impl State {
             );
             return;
         }
+        self.unconfirmed = if agree(host, machine) {
+            0
+        } else if self.base.is_none() {
+            CONFIRMATIONS
+        } else {
+            self.unconfirmed.saturating_sub(1)
+        };
         let time = if difference.abs() <= TOLERANCE {
             known
         } else {
@@ -105,13 +114,18 @@ impl State {
     fn find_jump(&self, known: Timestamp, host: Timestamp, machine: Timestamp) -> Option<Jump> {
         let ahead = host.duration_since(known);
         let is_known = self.base.is_some();
-        if !is_known || ahead.abs() < JUMP || machine.duration_since(host).abs() < JUMP {
+        if !is_known || agree(host, known) || agree(host, machine) {
             return None;
         }
         let same = self.jump.filter(|before| (before.ahead - ahead).abs() < JUMP);
         let times = same.map_or(1, |before| before.times + 1);
         (times < CONFIRMATIONS).then_some(Jump { ahead, times })
     }
+}
+
+/// Whether two clocks say about the same, as far as jumps matter.
+fn agree(one: Timestamp, other: Timestamp) -> bool {
+    one.duration_since(other).abs() < JUMP
 }
 
 impl Clock {
@@ -126,6 +140,13 @@ impl Clock {
     /// Whether the host has said the time. Until then it is that of the machine, by which nothing is decided that cannot be undone.
     pub fn is_known(&self) -> bool {
         self.state().base.is_some()
+    }
+
+    /// Whether the host has said the time, and either the machine says about the same, or the host has said it for an hour. By another time, nothing is deleted for
+    /// good.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        let state = self.state();
+        state.base.is_some() && state.unconfirmed == 0
     }
 
     /// Waits until the host has said the time.
@@ -184,6 +205,11 @@ impl Clock {
         let clock = Self::default();
         clock.state().base = Some((now, Instant::now()));
         clock
+    }
+
+    /// Sets how many more times the host has to say this time until it is confirmed.
+    pub(crate) fn set_unconfirmed(&self, times: u32) {
+        self.state().unconfirmed = times;
     }
 }
 
@@ -303,6 +329,27 @@ mod tests {
         assert_eq!(says(&mut state, 900_000, CONFIRMATIONS - 1), 100_000);
         assert_eq!(says(&mut state, 900_030, 1), 900_030);
         assert_eq!(says(&mut state, 900_030, 1), 900_030);
+    }
+
+    #[test]
+    fn the_first_time_of_the_host_is_confirmed_by_the_machine_or_by_an_hour() {
+        let clock = Clock::default();
+        let says = |host: i64, machine: i64, times: u32| {
+            for _ in 0..times {
+                clock.state().correct(at(host), at(machine));
+            }
+            clock.is_confirmed()
+        };
+        assert!(!clock.is_confirmed(), "the host has said nothing");
+        assert!(!says(900_000, 100_000, 1));
+        // Another API server answers, with the time of the machine.
+        assert!(says(100_000, 100_000, 1));
+        assert_eq!(clock.now().as_second(), 100_000);
+        assert!(says(100_001, 900_000, 1), "the machine is not asked again");
+
+        *clock.state() = State::default();
+        assert!(!says(900_000, 100_000, CONFIRMATIONS));
+        assert!(says(900_000, 100_000, 1));
     }
 
     #[test]

@@ -171,8 +171,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         may_start_pods,
         now,
     };
-    // Without its settings or the time of the host, it is not deleted, and the status says of its end what it said before.
-    let is_end_known = unknown.is_none() && context.clock.is_known();
+    // Without its settings or a time that is confirmed, it is not deleted, and the status says of its end what it said before.
+    let is_end_known = unknown.is_none() && context.clock.is_confirmed();
     let mut expiration = is_end_known.then(|| expiration::observe(&observed));
     let deletion = match &expiration {
         Some(expiration) => Box::pin(expiration::delete(&observed, expiration)).await,

@@ -165,6 +165,11 @@ async fn no_tenant_is_deleted_while_the_time_of_the_host_is_not_known() {
         "it stays"
     );
     fixture.context.clock = known;
+    // The machine says another time.
+    fixture.context.clock.set_unconfirmed(1);
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.context.clock.set_unconfirmed(0);
     fixture.reconcile().await.unwrap();
     assert!(is_deleted(&fixture));
 }
