@@ -278,8 +278,9 @@ async fn publish(
     for finding in [&over, &restore].into_iter().flatten() {
         finding.write_to(&mut wanted);
     }
-    if let Some(expiration) = &expiration {
-        expiration.write_to(&mut wanted);
+    match &expiration {
+        Some(expiration) => expiration.write_to(&mut wanted),
+        None => expiration::write_first_limits(&tenant.cluster, settings, &mut wanted),
     }
     if let Some(sleep) = &sleep {
         sleep.write_to(&mut wanted);
