@@ -45,7 +45,7 @@ struct State {
     base: Option<(Timestamp, Instant)>,
     /// What the host said last, if that is not believed yet.
     jump: Option<Jump>,
-    /// How many more times the host has to say the time that it said first, as the clock of the machine said another one; 0: it is confirmed.
+    /// How many more times in a row the host has to say the time that it said first, as the clock of the machine said another one; 0: it is confirmed.
     unconfirmed: u32,
     /// By how many seconds the time is ahead, in tests.
     ahead: i64,
@@ -84,6 +84,10 @@ impl State {
         let difference = known.duration_since(host);
         self.jump = self.find_jump(known, host, machine);
         if let Some(jump) = self.jump {
+            if self.unconfirmed > 0 {
+                // The host has not said the same all the time.
+                self.unconfirmed = CONFIRMATIONS;
+            }
             tracing::warn!(
                 seconds = jump.ahead.as_secs(),
                 "the clock of the host's API server has jumped, and that of the machine of control has not: control goes on \
@@ -142,8 +146,8 @@ impl Clock {
         self.state().base.is_some()
     }
 
-    /// Whether the host has said the time, and either the machine says about the same, or the host has said it for an hour. By another time, nothing is deleted for
-    /// good.
+    /// Whether the host has said the time, and either the machine says about the same, or the host has said it for an hour. By another time, nothing is
+    /// deleted for good.
     pub(crate) fn is_confirmed(&self) -> bool {
         let state = self.state();
         state.base.is_some() && state.unconfirmed == 0
@@ -349,6 +353,9 @@ mod tests {
 
         *clock.state() = State::default();
         assert!(!says(900_000, 100_000, CONFIRMATIONS));
+        // Another API server answers, with a third time.
+        assert!(!says(500_000, 100_000, 1));
+        assert!(!says(900_000, 100_000, CONFIRMATIONS - 1));
         assert!(says(900_000, 100_000, 1));
     }
 
