@@ -155,12 +155,14 @@ fn find_unknown_devices(pod: &GpuPod, gpu_resources: &BTreeSet<String>, series: 
         return Some(Unknown::DevicesByClaims);
     }
     let count = |gpus: u32| usize::try_from(gpus).unwrap_or(usize::MAX);
-    if series.len() > count(pod.gpus(gpu_resources)) {
+    // A pod may have several shares of one GPU. A team would otherwise keep GPUs that are shared by a request for more shares than there are GPUs.
+    let units: usize = series.iter().map(DeviceSeries::units).sum();
+    if units > count(pod.gpus(gpu_resources)) {
         return Some(Unknown::MoreDevicesThanRequested);
     }
     // Kubelets do not name the devices that only init containers request, nor claims that no container names: nothing can use these. A team would
     // otherwise keep GPUs by an init container that ends at once.
-    if series.len() >= count(pod.usable_gpus(gpu_resources)) {
+    if units >= count(pod.usable_gpus(gpu_resources)) {
         return None;
     }
     // Exporters do not name the pods of claims unless they are configured for it.

@@ -3,9 +3,9 @@
 use crate::{Seconds, signal::Signal};
 use std::collections::BTreeSet;
 
-/// Labels that tell GPUs, MIG instances and pods apart. Under the default of Prometheus (`honor_labels: false`) the pod of the
+/// Labels that tell GPUs, MIG instances, shares of them and pods apart. Under the default of Prometheus (`honor_labels: false`) the pod of the
 /// workload is in the `exported_` labels, and the others name the pod of the exporter.
-const LABELS: &str = "UUID, GPU_I_ID, exported_namespace, exported_pod, namespace, pod";
+const LABELS: &str = "UUID, GPU_I_ID, vgpu, exported_namespace, exported_pod, namespace, pod";
 /// The label with the product of a GPU. Limits of what a product does when it is idle are compared with peaks only.
 const MODEL: &str = "modelName";
 
@@ -166,7 +166,7 @@ mod tests {
         };
         assert_eq!(
             settings.query(Signal::Engine, Aggregation::Peak, 3600, &Pods::All),
-            "max by (UUID, GPU_I_ID, exported_namespace, exported_pod, namespace, pod, modelName) \
+            "max by (UUID, GPU_I_ID, vgpu, exported_namespace, exported_pod, namespace, pod, modelName) \
              (max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{job=\"dcgm-exporter\"}[3600s]))"
         );
         let coverage = settings.query(Signal::Power, Aggregation::Coverage, 3600, &Pods::All);

@@ -2,7 +2,10 @@
 
 use crate::{query::Aggregation, signal::Signal};
 use serde::Deserialize;
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
 /// Labels of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -14,6 +17,10 @@ pub struct RowLabels<'a> {
     /// The MIG instance; empty for a whole GPU.
     #[serde(rename = "GPU_I_ID", borrow)]
     pub instance: Cow<'a, str>,
+    /// The share of a GPU or MIG instance that several containers take turns on; empty for one that a container has alone, and if the exporter does not
+    /// name shares.
+    #[serde(rename = "vgpu", borrow)]
+    pub share: Cow<'a, str>,
     /// Name of the product.
     #[serde(rename = "modelName", borrow)]
     pub model: Cow<'a, str>,
@@ -61,6 +68,8 @@ pub struct DeviceSeries {
     pub uuid: String,
     /// The MIG instance; empty for a whole GPU.
     pub instance: String,
+    /// The shares of it that the pod has; none if it is not shared.
+    pub shares: BTreeSet<String>,
     /// Name of the product.
     pub model: String,
     /// Each signal, at its [`Signal::index`].
@@ -73,10 +82,18 @@ impl DeviceSeries {
         !self.instance.is_empty()
     }
 
+    /// How many units of an extended resource the pod has of it: each of its shares is one.
+    pub fn units(&self) -> usize {
+        self.shares.len().max(1)
+    }
+
     fn record(&mut self, labels: &RowLabels<'_>, signal: Signal, aggregation: Aggregation, value: f64) {
         // Only rows of peaks have it.
         if self.model.is_empty() {
             self.model = labels.model.clone().into_owned();
+        }
+        if !labels.share.is_empty() && !self.shares.contains(&*labels.share) {
+            self.shares.insert(labels.share.clone().into_owned());
         }
         let aggregate = &mut self.signals[signal.index()];
         match aggregation {
@@ -206,6 +223,29 @@ mod tests {
         let devices = table.of_pod("berth-w", "train").iter();
         let devices: Vec<(&str, &str)> = devices.map(|series| (&*series.uuid, &*series.instance)).collect();
         assert_eq!(devices, [("GPU-1", "1"), ("GPU-1", "2")]);
+    }
+
+    #[test]
+    fn shares_of_one_gpu_are_one_gpu_and_several_units() {
+        let mut table = SeriesTable::default();
+        for (share, peak) in [("0", 0.0), ("3", 0.4), ("0", 0.0)] {
+            let row = RowLabels {
+                share: share.into(),
+                ..labels("GPU-1", "berth-w", "train")
+            };
+            table.record(&row, Signal::Engine, Aggregation::Peak, peak);
+        }
+        table.record(
+            &labels("GPU-2", "berth-w", "train"),
+            Signal::Engine,
+            Aggregation::Peak,
+            0.0,
+        );
+        let devices = table.of_pod("berth-w", "train").iter();
+        let devices: Vec<(&str, usize)> = devices.map(|series| (&*series.uuid, series.units())).collect();
+        assert_eq!(devices, [("GPU-1", 2), ("GPU-2", 1)]);
+        let peak = table.of_pod("berth-w", "train")[0].signals[Signal::Engine.index()].peak;
+        assert_eq!(peak, Some(0.4));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whole passes: scenes of a fleet.
 
 mod properties;
+mod shares;
 
 use crate::{
     Seconds,

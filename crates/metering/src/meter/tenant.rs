@@ -126,6 +126,13 @@ impl Tenant {
         let Some((month, through)) = record::metered(&record) else {
             return;
         };
+        if let Some(stored) = self.stored.as_mut()
+            && record::metered(stored).is_some_and(|(of, known)| of == month && through < known)
+        {
+            // Somebody has restored it from a backup. What it lacks is known here, and is written into it.
+            stored.metadata = record.metadata;
+            return;
+        }
         self.summaries.store(&record);
         self.pending.drop_before(through);
         self.observed_through = self.observed_through.max(through);

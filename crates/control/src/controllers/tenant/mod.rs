@@ -171,8 +171,8 @@ async fn apply_spec(context: &TenantContext, tenant: &Tenant) -> Result<Option<D
         may_start_pods,
         now,
     };
-    // Without its settings or the time of the host, it is not deleted, and the status says of its end what it said before.
-    let is_end_known = unknown.is_none() && context.clock.is_known();
+    // Without its settings or a time that is confirmed, it is not deleted, and the status says of its end what it said before.
+    let is_end_known = unknown.is_none() && context.clock.is_confirmed();
     let mut expiration = is_end_known.then(|| expiration::observe(&observed));
     let deletion = match &expiration {
         Some(expiration) => Box::pin(expiration::delete(&observed, expiration)).await,
@@ -279,8 +279,9 @@ async fn publish(
     for finding in [&over, &restore].into_iter().flatten() {
         finding.write_to(&mut wanted);
     }
-    if let Some(expiration) = &expiration {
-        expiration.write_to(&mut wanted);
+    match &expiration {
+        Some(expiration) => expiration.write_to(&mut wanted),
+        None => expiration::write_first_limits(&tenant.cluster, settings, &mut wanted),
     }
     if let Some(sleep) = &sleep {
         sleep.write_to(&mut wanted);

@@ -30,6 +30,10 @@ pub(super) async fn delete_expired(context: &UsageContext) -> Result<(), Reconci
     if looked.is_some_and(|looked| now.duration_since(looked).abs() < INTERVAL) {
         return Ok(());
     }
+    // By a clock that is years ahead all records would be old.
+    if !context.clock.is_confirmed() {
+        return Ok(());
+    }
     let (names, has_more) = find_old(context, now).await?;
     let deletions: Vec<_> = names
         .into_iter()

@@ -264,6 +264,23 @@ fn a_record_that_was_deleted_is_made_again() {
 }
 
 #[test]
+fn an_older_record_that_was_restored_from_a_backup_gets_what_it_lacks() {
+    let (mut meter, mut server, identities, items) = recorded();
+    let backup = server.records.clone();
+    meter.observe(second(600), &identities, &items);
+    server.write_unsaved(&mut meter);
+    server.records = backup;
+    // Nothing proves any more what it had, but what this meter knows.
+    let mut left = items[0].clone();
+    left.until = Some(second(650));
+    meter.observe(second(700), &identities, &[left]);
+    server.write_unsaved(&mut meter);
+    server.write_unsaved(&mut meter);
+    assert_eq!(server.total(UsageResource::Gpu), 8 * 650);
+    assert!(meter.unsaved().is_empty());
+}
+
+#[test]
 fn writes_that_fail_lose_nothing() {
     let (mut meter, mut server, identities, _) = recorded();
     let mut expected = 8 * 60;

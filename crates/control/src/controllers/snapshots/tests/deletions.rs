@@ -25,6 +25,26 @@ async fn nobody_is_asked_to_delete_a_file_that_a_restore_may_need() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_snapshot_ends_by_a_time_that_is_not_confirmed() {
+    let mut case = Case::new();
+    case.create("a");
+    case.pass_until("a", "Completed").await;
+    let mut snapshot = case.get("a").unwrap();
+    snapshot["spec"]["ttl"] = "30m".into();
+    case.host.insert(&format!("{SNAPSHOTS}/a"), snapshot);
+    case.context.clock.set_unconfirmed(1);
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    assert!(case.get("a").unwrap()["metadata"]["deletionTimestamp"].is_null());
+    case.context.clock.set_unconfirmed(0);
+    for _ in 0..3 {
+        case.pass().await;
+    }
+    assert_eq!(case.get("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_is_not_deleted_while_its_tenant_is_set_back_to_it() {
     let mut case = Case::new();
     case.create("a");

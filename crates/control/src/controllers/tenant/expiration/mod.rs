@@ -79,6 +79,27 @@ pub(super) fn observe(observed: &Observed<'_>) -> Expiration {
     find_expiration(observed, &observed.tenant.cluster)
 }
 
+/// Sets the times of a new tenant while nothing is said of its end, as the time is not confirmed. They would count as reduced by the platform otherwise, once the
+/// time is confirmed, and the tenant would get a grace period.
+pub(super) fn write_first_limits(
+    cluster: &TenantCluster,
+    settings: Option<&Settings>,
+    status: &mut TenantClusterStatus,
+) {
+    let before = cluster.status.as_ref();
+    let is_new = before.is_none_or(|before| before.version.is_none() && before.expiration_limits.is_none());
+    let Some(settings) = settings.filter(|_| is_new) else {
+        return;
+    };
+    let terms = Terms {
+        policy: &settings.expiration,
+        grace: 0,
+        is_accepted: true,
+    };
+    // What is recorded first does not depend on the time.
+    status.expiration_limits = track_limits(cluster, &terms, Timestamp::UNIX_EPOCH);
+}
+
 /// When a tenant expires whose object is `cluster`.
 fn find_expiration(observed: &Observed<'_>, cluster: &TenantCluster) -> Expiration {
     let Observed {

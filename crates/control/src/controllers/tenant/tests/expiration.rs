@@ -84,9 +84,9 @@ async fn an_extension_in_the_last_moment_wins() {
     assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "NotSoon");
 }
 
-/// A tenant of long ago whose class gives none more than a minute, and which asks for more. It was warned, and its time is over.
-async fn overdue_by_its_class() -> Fixture {
-    let mut fixture = Fixture::new();
+/// A new tenant that was created long ago, whose class gives none more than a minute, and which asks for more.
+fn of_short_class() -> Fixture {
+    let fixture = Fixture::new();
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "short", "uid": "short"},
         "spec": {"expiration": {"maxTTL": "1m"}}});
     let path = "/apis/berth.dev/v1alpha1/tenantclasses/short";
@@ -96,9 +96,30 @@ async fn overdue_by_its_class() -> Fixture {
         cluster["spec"]["className"] = "short".into();
         cluster["spec"]["ttl"] = "99999h".into();
     });
+    fixture
+}
+
+/// The same. It was warned, and its time is over.
+async fn overdue_by_its_class() -> Fixture {
+    let mut fixture = of_short_class();
     fixture.reconcile_until_ready().await;
     let_time_pass(&fixture);
     fixture
+}
+
+/// Otherwise it would get the grace period of a tenant whose limit was reduced.
+#[tokio::test]
+async fn the_limit_of_a_new_tenant_is_recorded_while_the_time_is_not_confirmed() {
+    let mut fixture = of_short_class();
+    fixture.context.clock.set_unconfirmed(1);
+    fixture.reconcile_until_ready().await;
+    let limits = json!({"ttl": {"limit": "1m"}});
+    assert_eq!(fixture.status()["expirationLimits"], limits);
+    assert!(fixture.condition("Expiring").is_none());
+    fixture.context.clock.set_unconfirmed(0);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["expirationLimits"], limits);
+    assert_eq!(fixture.condition("Expiring").unwrap()["reason"], "ExpiresSoon");
 }
 
 #[tokio::test]
@@ -165,6 +186,11 @@ async fn no_tenant_is_deleted_while_the_time_of_the_host_is_not_known() {
         "it stays"
     );
     fixture.context.clock = known;
+    // The machine says another time.
+    fixture.context.clock.set_unconfirmed(1);
+    fixture.reconcile().await.unwrap();
+    assert!(!is_deleted(&fixture));
+    fixture.context.clock.set_unconfirmed(0);
     fixture.reconcile().await.unwrap();
     assert!(is_deleted(&fixture));
 }

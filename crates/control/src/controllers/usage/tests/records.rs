@@ -45,6 +45,19 @@ async fn records_are_deleted_when_they_are_older_than_they_are_kept() {
 }
 
 #[tokio::test]
+async fn no_record_is_deleted_by_a_time_that_is_not_confirmed() {
+    let mut fixture = Fixture::new();
+    put_record(&fixture, "expired", "2025-09", "2025-09");
+    fixture.clock.set_unconfirmed(1);
+    fixture.pass().await.unwrap();
+    let exists = |fixture: &Fixture| fixture.host.get(&format!("{RECORDS}/expired")).is_some();
+    assert!(exists(&fixture));
+    fixture.clock.set_unconfirmed(0);
+    fixture.pass().await.unwrap();
+    assert!(!exists(&fixture));
+}
+
+#[tokio::test]
 async fn what_another_control_has_written_meanwhile_is_not_counted_twice() {
     let mut fixture = Fixture::new();
     fixture.assign("gpu-1", ("vision", UID), -600);
