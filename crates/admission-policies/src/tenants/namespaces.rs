@@ -1,5 +1,8 @@
 //! Namespaces: labels and annotations say which tenant a namespace belongs to, what it is for, what the tenant's class allows
 //! and which Pod Security level applies, so only control may write them.
+//!
+//! Control takes a namespace with the name of one of a tenant for the tenant's, and who sees a TenantCluster knows the name. Where people create namespaces
+//! for themselves, they have rights in them: who creates such a namespace before control does would keep these rights beside the keys of the tenant.
 
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
@@ -14,7 +17,8 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
     let unchanged = |map: &str, old: &str, which: &str| format!("({})", cel::entries_unchanged(map, old, which));
     AdmissionPolicy {
         name: "berth-namespaces",
-        description: "Labels and annotations of berth.dev on namespaces, and the Pod Security level of tenants' namespaces, can be changed by the platform only.",
+        description: "Labels and annotations of berth.dev on namespaces, and the Pod Security level of tenants' namespaces, can be changed by the platform \
+                      only, which alone creates namespaces with names like theirs.",
         scope: Scope::Cluster,
         subjects: Subjects::Everyone,
         parameters: None,
@@ -48,6 +52,33 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
                 ),
                 "only the platform may change the Pod Security level of a tenant's namespace",
             ),
+            validation(
+                format!(
+                    "oldObject != null || !{} || {}",
+                    cel::is_like_tenant_namespace("object.metadata.?name.orValue('')"),
+                    cel::may_bypass_policies()
+                ),
+                "only the platform may create namespaces with names like those of tenants' namespaces",
+            ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_creates_a_namespace_that_control_would_take_for_one_of_a_tenant() {
+        let policy = build_policy();
+        let of_names = { policy.validations.iter() }.filter(|validation| validation.expression.contains(".matches("));
+        let expressions: Vec<&str> = of_names.map(|validation| validation.expression.as_str()).collect();
+        let [expression] = expressions[..] else {
+            panic!("{expressions:?}")
+        };
+        let expected =
+            "oldObject != null || !object.metadata.?name.orValue('').matches('^berth-.+-[a-z2-7]{13}(-cp)?$') || ";
+        assert!(expression.starts_with(expected), "{expression}");
+        assert!(policy.resource_rules[0].operations.contains(&"CREATE"));
     }
 }

@@ -3,7 +3,7 @@
 use super::{dry_run, expect_denied, rbac};
 use crate::shared::attacker;
 use berth_admission_policies::all_policies;
-use berth_api::labels;
+use berth_api::{labels, names::TenantId};
 use berth_tests::{
     objects::nodes_of_tenant,
     tenant::patient,
@@ -97,6 +97,16 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
         serde_json::from_value(json!({"metadata": {"name": "mine", "labels": {labels::TENANT: tenant.id.slug()}}}))
             .unwrap();
     expect_denied("on namespaces", namespaces.create(&dry_run(), &mine).await);
+    // Control would take them for those of a tenant that it creates later, and who creates a namespace often has rights in it.
+    let create = async |name: &str| {
+        let early: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        namespaces.create(&dry_run(), &early).await
+    };
+    let later = TenantId::new("later", "6f2c");
+    for name in [later.workload_namespace(), later.control_plane_namespace()] {
+        expect_denied("names like those of tenants", create(&name).await);
+    }
+    create("berth-later").await.unwrap();
     let home = tenant.id.control_plane_namespace();
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
