@@ -69,6 +69,15 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
             "labels and finalizers",
             json!({"metadata": {"finalizers": ["example.com/held"]}}),
         ),
+        // The syncer deletes a pod that names another one than it was made for.
+        (
+            "annotations of berth.dev",
+            json!({"metadata": {"annotations": {labels::ORIGIN_NAME: "other"}}}),
+        ),
+        (
+            "annotations of berth.dev",
+            json!({"metadata": {"annotations": {"cni.example.com/ip": "10.1.1.1", "downward.berth.dev/a": "other"}}}),
+        ),
     ] {
         expect_denied(message, patch_status(&client, &namespace, &patch).await);
     }
