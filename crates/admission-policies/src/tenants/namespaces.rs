@@ -3,6 +3,8 @@
 //!
 //! Control takes a namespace with the name of one of a tenant for the tenant's, and who sees a TenantCluster knows the name. Where people create namespaces
 //! for themselves, they have rights in them: who creates such a namespace before control does would keep these rights beside the keys of the tenant.
+//!
+//! The host's garbage collector deletes what has an owner that does not exist. So the right to label namespaces would be the right to delete them.
 
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
@@ -14,6 +16,7 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
         "('{0}' in variables.labels || '{0}' in variables.oldLabels)",
         labels::ROLE
     );
+    let owners = |object: &str| format!("{object}.metadata.?ownerReferences.orValue([])");
     let unchanged = |map: &str, old: &str, which: &str| format!("({})", cel::entries_unchanged(map, old, which));
     AdmissionPolicy {
         name: "berth-namespaces",
@@ -54,6 +57,15 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
+                    "!{is_tenant_namespace} || {} == (oldObject == null ? [] : {}) || {}",
+                    owners("object"),
+                    owners("oldObject"),
+                    cel::may_bypass_policies()
+                ),
+                "only the platform may change the owners of a tenant's namespace: with one that does not exist, it would be deleted",
+            ),
+            validation(
+                format!(
                     "oldObject != null || !{} || {}",
                     cel::is_like_tenant_namespace("object.metadata.?name.orValue('')"),
                     cel::may_bypass_policies()
@@ -80,5 +92,23 @@ mod tests {
             "oldObject != null || !object.metadata.?name.orValue('').matches('^berth-.+-[a-z2-7]{13}(-cp)?$') || ";
         assert!(expression.starts_with(expected), "{expression}");
         assert!(policy.resource_rules[0].operations.contains(&"CREATE"));
+    }
+
+    #[test]
+    fn nobody_lets_the_garbage_collector_delete_a_namespace_of_a_tenant() {
+        let policy = build_policy();
+        let of_owners = { policy.validations.iter() }.filter(|validation| validation.message.contains("owners"));
+        let expressions: Vec<&str> = of_owners.map(|validation| validation.expression.as_str()).collect();
+        let [expression] = expressions[..] else {
+            panic!("{expressions:?}")
+        };
+        let expected = "!('berth.dev/role' in variables.labels || 'berth.dev/role' in variables.oldLabels) || \
+                        object.metadata.?ownerReferences.orValue([]) == \
+                        (oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([])) || ";
+        assert!(expression.starts_with(expected), "{expression}");
+        assert_eq!(
+            policy.resource_rules[0].resources,
+            ["namespaces", "namespaces/status", "namespaces/finalize"]
+        );
     }
 }

@@ -76,6 +76,11 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             "Pod Security",
             json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}}),
         ),
+        // The garbage collector would delete the namespace.
+        (
+            "the owners of a tenant's namespace",
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"}]}}),
+        ),
     ] {
         expect_denied(message, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
         expect_denied(
