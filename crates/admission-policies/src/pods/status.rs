@@ -29,13 +29,13 @@ fn metadata_unchanged(fields: &[(&str, &str)]) -> String {
 fn build_policy(
     name: &'static str,
     description: &'static str,
-    subjects: Subjects,
+    (scope, subjects): (Scope, Subjects),
     validations: Vec<Validation>,
 ) -> AdmissionPolicy {
     AdmissionPolicy {
         name,
         description,
-        scope: Scope::WorkloadNamespaces,
+        scope,
         subjects,
         parameters: None,
         conditions: Vec::new(),
@@ -57,7 +57,7 @@ fn build_policy_for_syncers() -> AdmissionPolicy {
     build_policy(
         "berth-pod-status",
         "A syncer changes only conditions in the status of a pod.",
-        Subjects::TenantIdentities,
+        (Scope::WorkloadNamespaces, Subjects::TenantIdentities),
         vec![
             validation(
                 "variables.new.all(f, f == 'conditions' || (f in variables.old && variables.new[f] == variables.old[f])) && \
@@ -133,7 +133,8 @@ fn build_policy_for_agents() -> AdmissionPolicy {
     let mut policy = build_policy(
         "berth-pod-status-by-agents",
         "Only kubelets change addresses, containers, readiness and phase in the status of a tenant's pod.",
-        Subjects::OthersOnHost,
+        // Labels and addresses of API servers and syncers lead traffic as well.
+        (Scope::TenantNamespaces, Subjects::OthersOnHost),
         vec![
             validation(
                 format!("{} || {bypass}", unchanged(&cel::string_list(OF_KUBELET))),
@@ -183,6 +184,13 @@ mod tests {
         let position = |part: &str| expression.find(part).unwrap_or_else(|| panic!("{part}: {expression}"));
         let compared = position("['Initialized', ");
         assert!(position(".size() > 200 || (") < compared && position(".size() <= 200 && ") < compared);
+    }
+
+    #[test]
+    fn agents_do_not_change_pods_of_control_planes_either() {
+        let spec = build_policy_for_agents().build_policy().spec.unwrap();
+        let selector = spec.match_constraints.unwrap().namespace_selector;
+        assert_eq!(selector, Some(Scope::TenantNamespaces.namespace_selector()));
     }
 
     #[test]
