@@ -56,6 +56,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             );
         }
     }
+    owners_of_nodes(&nodes, &node, &params).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let own = tenant.id.workload_namespace();
     for (message, patch) in [
@@ -120,6 +121,15 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
     expect_denied("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
+}
+
+/// The garbage collector deletes a node with an owner that does not exist, and agents of every node may write the status of all.
+async fn owners_of_nodes(nodes: &Api<Node>, node: &str, params: &PatchParams) {
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    expect_denied("owners of a node", nodes.patch_status(node, params, &patch).await);
+    // As controllers that create nodes do.
+    nodes.patch(node, params, &patch).await.unwrap();
 }
 
 /// The host checks expressions against the schemas of the objects that they validate, and reports warnings in the status.
