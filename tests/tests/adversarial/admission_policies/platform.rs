@@ -110,7 +110,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     };
     let later = TenantId::new("later", "6f2c");
     for name in [later.workload_namespace(), later.control_plane_namespace()] {
-        expect_denied("names like those of tenants", create(&name).await);
+        expect_denied("names like those of tenants", create(name.as_str()).await);
     }
     create("berth-later").await.unwrap();
     let home = tenant.id.control_plane_namespace();
