@@ -9,6 +9,13 @@
 use crate::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
+/// The host's garbage collector: kube-controller-manager, with one identity for all its controllers or one for each. It removes owners that do not exist
+/// beside others, and those of objects that are to stay when their owner is deleted.
+const COLLECTORS: [&str; 2] = [
+    "system:kube-controller-manager",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+];
+
 pub(crate) fn build_policy() -> AdmissionPolicy {
     let reserved = cel::is_reserved_key("k");
     let security = "k.startsWith('pod-security.kubernetes.io/')";
@@ -57,9 +64,11 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
             ),
             validation(
                 format!(
-                    "!{is_tenant_namespace} || {} == (oldObject == null ? [] : {}) || {}",
+                    "!{is_tenant_namespace} || {} == (oldObject == null ? [] : {}) || \
+                     request.userInfo.?username.orValue('') in {} || {}",
                     owners("object"),
                     owners("oldObject"),
+                    cel::string_list(COLLECTORS),
                     cel::may_bypass_policies()
                 ),
                 "only the platform may change the owners of a tenant's namespace: with one that does not exist, it would be deleted",
@@ -104,7 +113,9 @@ mod tests {
         };
         let expected = "!('berth.dev/role' in variables.labels || 'berth.dev/role' in variables.oldLabels) || \
                         object.metadata.?ownerReferences.orValue([]) == \
-                        (oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([])) || ";
+                        (oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([])) || \
+                        request.userInfo.?username.orValue('') in ['system:kube-controller-manager', \
+                        'system:serviceaccount:kube-system:generic-garbage-collector'] || ";
         assert!(expression.starts_with(expected), "{expression}");
         assert_eq!(
             policy.resource_rules[0].resources,

@@ -89,6 +89,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
         );
     }
+    the_collector_changes_owners(&host, &own, &params).await;
     let many: BTreeMap<String, &str> = (0..1001).map(|number| (format!("n{number}"), "")).collect();
     for field in ["labels", "annotations"] {
         let patch = Patch::Merge(json!({"metadata": {field: many}}));
@@ -130,6 +131,16 @@ async fn owners_of_nodes(nodes: &Api<Node>, node: &str, params: &PatchParams) {
     expect_denied("owners of a node", nodes.patch_status(node, params, &patch).await);
     // As controllers that create nodes do.
     nodes.patch(node, params, &patch).await.unwrap();
+}
+
+/// The garbage collector removes owners that do not exist beside others. An owner that it may not remove would keep what it waits for from being deleted.
+async fn the_collector_changes_owners(host: &TestCluster, namespace: &str, params: &PatchParams) {
+    let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let client = patient(&host.kubeconfig_for(collector, &[]).unwrap()).await;
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let namespaces: Api<Namespace> = Api::all(client);
+    namespaces.patch(namespace, params, &patch).await.unwrap();
 }
 
 /// The host checks expressions against the schemas of the objects that they validate, and reports warnings in the status.
