@@ -90,6 +90,11 @@ pub fn is_like_workload_namespace(name: &str) -> String {
     format!("{name}.matches('{}')", names::WORKLOAD_NAMESPACE_PATTERN)
 }
 
+/// Whether a name has the form of the workload or control-plane namespace of a tenant ([`names::is_like_tenant_namespace`]).
+pub fn is_like_tenant_namespace(name: &str) -> String {
+    format!("{name}.matches('{}')", names::TENANT_NAMESPACE_PATTERN)
+}
+
 /// Whether an object carries the label of what a syncer writes.
 pub fn is_managed_by_syncer(object: &str) -> String {
     format!(

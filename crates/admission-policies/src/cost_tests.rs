@@ -177,6 +177,20 @@ const LOOPS: &[Loop] = &[
         20,
         Guard("variables.old.conditions.size() > 200 || "),
     ),
+    each(
+        "berth-pod-status-by-agents",
+        "variables.annotations",
+        cel::MAX_ENTRIES,
+        ENTRY,
+        Guard("variables.annotations.size() <= 1000 && "),
+    ),
+    each(
+        "berth-pod-status-by-agents",
+        "variables.oldAnnotations",
+        cel::MAX_ENTRIES,
+        ENTRY,
+        Guard("variables.oldAnnotations.size() <= 1000 && "),
+    ),
 ];
 
 /// The other policies, and why they reject no honest request for its costs.

@@ -158,6 +158,8 @@ fn is_hash(text: &str) -> bool {
 const WORKLOADS_PREFIX: &str = "berth-";
 /// Regular expression (RE2) for what [`is_like_tenant_namespace`] takes for a workload namespace.
 pub const WORKLOAD_NAMESPACE_PATTERN: &str = "^berth-.+-[a-z2-7]{13}$";
+/// Regular expression (RE2) for names of which [`is_like_tenant_namespace`] is true.
+pub const TENANT_NAMESPACE_PATTERN: &str = "^berth-.+-[a-z2-7]{13}(-cp)?$";
 /// After the name of the workload namespace in that of the control-plane namespace.
 const CONTROL_PLANE_SUFFIX: &str = "-cp";
 
@@ -238,9 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_of_workload_namespaces_has_their_parts() {
-        let pattern = format!("^{WORKLOADS_PREFIX}.+-[a-z2-7]{{{HASH_LENGTH}}}$");
-        assert_eq!(WORKLOAD_NAMESPACE_PATTERN, pattern);
+    fn the_patterns_of_namespaces_have_their_parts() {
+        let pattern = format!("^{WORKLOADS_PREFIX}.+-[a-z2-7]{{{HASH_LENGTH}}}");
+        assert_eq!(WORKLOAD_NAMESPACE_PATTERN, format!("{pattern}$"));
+        assert_eq!(TENANT_NAMESPACE_PATTERN, format!("{pattern}({CONTROL_PLANE_SUFFIX})?$"));
         assert!(BASE32.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')));
     }
 

@@ -4,6 +4,9 @@
 //!
 //! Control closes the networks of pods that Nodes name to all tenants. An API server lets a kubelet name them as long as nobody has, which is always
 //! so with a network plug-in that has networks of its own: one node could take all networks away from all tenants.
+//!
+//! The host's garbage collector deletes a Node with an owner that does not exist. Agents of nodes may write the status of all Nodes, and with it owners.
+//! Controllers that have owners for Nodes, as Karpenter, write the Node itself.
 
 pub(super) mod kubelet_sizes;
 pub(super) mod kubelets;
@@ -28,6 +31,7 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
     let mut variables: Vec<_> = cel::metadata_variables().into();
     variables.push(("taints", taints("object")));
     variables.push(("oldTaints", format!("oldObject == null ? [] : {}", taints("oldObject"))));
+    let owners = |object: &str| format!("{object}.metadata.?ownerReferences.orValue([])");
     let pod_networks = |object: &str| format!("{object}.?spec.?podCIDRs.orValue([])");
     AdmissionPolicy {
         name: "berth-nodes",
@@ -83,6 +87,34 @@ pub(crate) fn build_policy() -> AdmissionPolicy {
                 ),
                 "a kubelet may not choose the networks of the pods of its node, which are closed to all tenants",
             ),
+            validation(
+                format!(
+                    "request.?subResource.orValue('') != 'status' || {} == (oldObject == null ? [] : {}) || {}",
+                    owners("object"),
+                    owners("oldObject"),
+                    cel::may_bypass_policies()
+                ),
+                "owners of a node cannot be changed through its status: with one that does not exist, the node would be deleted",
+            ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_who_writes_the_status_of_a_node_has_it_deleted() {
+        let policy = build_policy();
+        let of_owners = { policy.validations.iter() }.filter(|validation| validation.message.contains("owners"));
+        let expressions: Vec<&str> = of_owners.map(|validation| validation.expression.as_str()).collect();
+        let [expression] = expressions[..] else {
+            panic!("{expressions:?}")
+        };
+        let expected = "request.?subResource.orValue('') != 'status' || object.metadata.?ownerReferences.orValue([]) == \
+                        (oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([])) || ";
+        assert!(expression.starts_with(expected), "{expression}");
+        assert!(policy.resource_rules[0].resources.contains(&"nodes/status"));
     }
 }

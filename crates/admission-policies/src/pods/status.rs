@@ -29,13 +29,13 @@ fn metadata_unchanged(fields: &[(&str, &str)]) -> String {
 fn build_policy(
     name: &'static str,
     description: &'static str,
-    subjects: Subjects,
+    (scope, subjects): (Scope, Subjects),
     validations: Vec<Validation>,
 ) -> AdmissionPolicy {
     AdmissionPolicy {
         name,
         description,
-        scope: Scope::WorkloadNamespaces,
+        scope,
         subjects,
         parameters: None,
         conditions: Vec::new(),
@@ -57,7 +57,7 @@ fn build_policy_for_syncers() -> AdmissionPolicy {
     build_policy(
         "berth-pod-status",
         "A syncer changes only conditions in the status of a pod.",
-        Subjects::TenantIdentities,
+        (Scope::WorkloadNamespaces, Subjects::TenantIdentities),
         vec![
             validation(
                 "variables.new.all(f, f == 'conditions' || (f in variables.old && variables.new[f] == variables.old[f])) && \
@@ -101,8 +101,20 @@ const NODE_CONTROLLERS: [&str; 2] = [
 /// write a condition.
 const CONDITIONS: usize = 200;
 
+/// Whether the request changes no annotation of Berth. What has more annotations than an expression goes through has been filled by its own syncer or kubelet:
+/// as with [`CONDITIONS`], others must still be able to preempt and to collect it.
+fn own_annotations_unchanged() -> String {
+    format!(
+        "variables.oldAnnotations.size() > {} || ({})",
+        cel::MAX_ENTRIES,
+        cel::entries_unchanged("annotations", "oldAnnotations", &cel::is_reserved_key("k"))
+    )
+}
+
 /// Agents of nodes, such as those of network plug-ins, have tokens with rights on the status of all pods. Who is root on a node has
 /// their tokens. They write annotations, and controllers of the host write conditions of their own.
+///
+/// Annotations of Berth say which pod of the tenant a host pod is: the syncer deletes a host pod that names another one than it was made for.
 fn build_policy_for_agents() -> AdmissionPolicy {
     let unchanged = |fields: &str| {
         format!(
@@ -118,10 +130,11 @@ fn build_policy_for_agents() -> AdmissionPolicy {
     );
     let is_one_of = |users: [&str; 2]| format!("request.userInfo.?username.orValue('') in {}", cel::string_list(users));
     let bypass = cel::may_bypass_policies();
-    build_policy(
+    let mut policy = build_policy(
         "berth-pod-status-by-agents",
         "Only kubelets change addresses, containers, readiness and phase in the status of a tenant's pod.",
-        Subjects::OthersOnHost,
+        // Labels and addresses of API servers and syncers lead traffic as well.
+        (Scope::TenantNamespaces, Subjects::OthersOnHost),
         vec![
             validation(
                 format!("{} || {bypass}", unchanged(&cel::string_list(OF_KUBELET))),
@@ -143,8 +156,14 @@ fn build_policy_for_agents() -> AdmissionPolicy {
                 format!("({}) || {bypass}", metadata_unchanged(&[LABELS, FINALIZERS])),
                 "labels and finalizers cannot be changed through a pod's status",
             ),
+            validation(
+                format!("{} || {bypass}", own_annotations_unchanged()),
+                "annotations of berth.dev cannot be changed through a pod's status",
+            ),
         ],
-    )
+    );
+    policy.variables.extend(cel::metadata_variables());
+    policy
 }
 
 #[cfg(test)]
@@ -165,6 +184,35 @@ mod tests {
         let position = |part: &str| expression.find(part).unwrap_or_else(|| panic!("{part}: {expression}"));
         let compared = position("['Initialized', ");
         assert!(position(".size() > 200 || (") < compared && position(".size() <= 200 && ") < compared);
+    }
+
+    #[test]
+    fn agents_do_not_change_pods_of_control_planes_either() {
+        let spec = build_policy_for_agents().build_policy().spec.unwrap();
+        let selector = spec.match_constraints.unwrap().namespace_selector;
+        assert_eq!(selector, Some(Scope::TenantNamespaces.namespace_selector()));
+    }
+
+    #[test]
+    fn agents_change_no_annotation_by_which_a_syncer_knows_the_pod() {
+        let policy = build_policy_for_agents();
+        let expressions = policy.validations.iter().map(|validation| &validation.expression);
+        let of_annotations: Vec<&String> = expressions
+            .filter(|expression| expression.contains("variables.annotations"))
+            .collect();
+        let [expression] = of_annotations.as_slice() else {
+            panic!("{of_annotations:?}")
+        };
+        for part in [
+            "variables.oldAnnotations.size() > 1000 || (variables.annotations.size() <= 1000 && ",
+            "variables.annotations.all(k, !(k.startsWith('berth.dev/') || k.contains('.berth.dev/')) || ",
+            "variables.oldAnnotations.all(k, !(k.startsWith('berth.dev/') || k.contains('.berth.dev/')) || ",
+        ] {
+            assert!(expression.contains(part), "{part}: {expression}");
+        }
+        for variable in ["annotations", "oldAnnotations"] {
+            assert!(policy.variables.iter().any(|(name, _)| *name == variable), "{variable}");
+        }
     }
 
     #[test]

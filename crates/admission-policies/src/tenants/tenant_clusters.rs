@@ -108,14 +108,19 @@ pub(crate) fn build_status_policy() -> AdmissionPolicy {
 /// Without its finalizer, a TenantCluster that is deleted is gone at once, and its quota free, while everything that was created for it
 /// still exists.
 fn validate_finalizer() -> Validation {
-    let has_finalizer = |object: &str| format!("'{}' in {object}.metadata.?finalizers.orValue([])", labels::FINALIZER);
     validation(
-        format!(
-            "oldObject == null || !({}) || {}",
-            has_finalizer("oldObject"),
-            has_finalizer("object")
-        ),
+        keeps_finalizer(labels::FINALIZER),
         "metadata.finalizers: only the platform may remove berth.dev/tenant-cleanup; change the object with kubectl apply or patch",
+    )
+}
+
+/// Whether an object that had the finalizer before the request still has it.
+pub(crate) fn keeps_finalizer(finalizer: &str) -> String {
+    let has_finalizer = |object: &str| format!("'{finalizer}' in {object}.metadata.?finalizers.orValue([])");
+    format!(
+        "oldObject == null || !({}) || {}",
+        has_finalizer("oldObject"),
+        has_finalizer("object")
     )
 }
 

@@ -69,9 +69,19 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
             "labels and finalizers",
             json!({"metadata": {"finalizers": ["example.com/held"]}}),
         ),
+        // The syncer deletes a pod that names another one than it was made for.
+        (
+            "annotations of berth.dev",
+            json!({"metadata": {"annotations": {labels::ORIGIN_NAME: "other"}}}),
+        ),
+        (
+            "annotations of berth.dev",
+            json!({"metadata": {"annotations": {"cni.example.com/ip": "10.1.1.1", "downward.berth.dev/a": "other"}}}),
+        ),
     ] {
         expect_denied(message, patch_status(&client, &namespace, &patch).await);
     }
+    of_control_planes(&host, &client, &tenant.id.control_plane_namespace()).await;
     // Controllers of the host: of nodes that do not answer, and of pods whose node is gone.
     let controller = "system:serviceaccount:kube-system:node-controller";
     let client = patient(&host.kubeconfig_for(controller, &[]).unwrap()).await;
@@ -90,6 +100,35 @@ pub(crate) async fn an_agent_with_rights_on_the_status_of_pods_redirects_no_traf
     rbac::revoke(&host.client, AGENT).await;
     of_admin
         .delete("victim", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+/// Who gets the label of an API server, or its address, gets the connections to it.
+async fn of_control_planes(host: &TestCluster, agent: &Client, home: &str) {
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), home);
+    let pod = json!({
+        "metadata": {"name": "victim"},
+        // Nothing starts it. The namespace has the level `restricted` of Pod Security.
+        "spec": {
+            "schedulerName": "none",
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "c", "image": "i", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}],
+        },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    for (message, patch) in [
+        ("addresses and containers", json!({"status": {"podIP": "10.9.9.9"}})),
+        (
+            "labels and finalizers",
+            json!({"metadata": {"labels": {"app.kubernetes.io/name": "kube-apiserver"}}}),
+        ),
+    ] {
+        expect_denied(message, patch_status(agent, home, &patch).await);
+    }
+    pods.delete("victim", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }

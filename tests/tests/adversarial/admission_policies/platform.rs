@@ -3,7 +3,7 @@
 use super::{dry_run, expect_denied, rbac};
 use crate::shared::attacker;
 use berth_admission_policies::all_policies;
-use berth_api::labels;
+use berth_api::{labels, names::TenantId};
 use berth_tests::{
     objects::nodes_of_tenant,
     tenant::patient,
@@ -56,6 +56,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             );
         }
     }
+    owners_of_nodes(&nodes, &node, &params).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let own = tenant.id.workload_namespace();
     for (message, patch) in [
@@ -76,6 +77,11 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             "Pod Security",
             json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}}),
         ),
+        // The garbage collector would delete the namespace.
+        (
+            "the owners of a tenant's namespace",
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"}]}}),
+        ),
     ] {
         expect_denied(message, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
         expect_denied(
@@ -83,6 +89,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
         );
     }
+    the_collector_changes_owners(&host, &own, &params).await;
     let many: BTreeMap<String, &str> = (0..1001).map(|number| (format!("n{number}"), "")).collect();
     for field in ["labels", "annotations"] {
         let patch = Patch::Merge(json!({"metadata": {field: many}}));
@@ -97,6 +104,16 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
         serde_json::from_value(json!({"metadata": {"name": "mine", "labels": {labels::TENANT: tenant.id.slug()}}}))
             .unwrap();
     expect_denied("on namespaces", namespaces.create(&dry_run(), &mine).await);
+    // Control would take them for those of a tenant that it creates later, and who creates a namespace often has rights in it.
+    let create = async |name: &str| {
+        let early: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        namespaces.create(&dry_run(), &early).await
+    };
+    let later = TenantId::new("later", "6f2c");
+    for name in [later.workload_namespace(), later.control_plane_namespace()] {
+        expect_denied("names like those of tenants", create(name.as_str()).await);
+    }
+    create("berth-later").await.unwrap();
     let home = tenant.id.control_plane_namespace();
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -105,6 +122,25 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
     expect_denied("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
+}
+
+/// The garbage collector deletes a node with an owner that does not exist, and agents of every node may write the status of all.
+async fn owners_of_nodes(nodes: &Api<Node>, node: &str, params: &PatchParams) {
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    expect_denied("owners of a node", nodes.patch_status(node, params, &patch).await);
+    // As controllers that create nodes do.
+    nodes.patch(node, params, &patch).await.unwrap();
+}
+
+/// The garbage collector removes owners that do not exist beside others. An owner that it may not remove would keep what it waits for from being deleted.
+async fn the_collector_changes_owners(host: &TestCluster, namespace: &str, params: &PatchParams) {
+    let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let client = patient(&host.kubeconfig_for(collector, &[]).unwrap()).await;
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "6f2c"});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let namespaces: Api<Namespace> = Api::all(client);
+    namespaces.patch(namespace, params, &patch).await.unwrap();
 }
 
 /// The host checks expressions against the schemas of the objects that they validate, and reports warnings in the status.

@@ -273,6 +273,7 @@ pub(crate) async fn a_user_gives_its_tenant_no_quota(host: Arc<TestCluster>) {
     }
     snapshots_are_small_and_their_status_is_control_s(&snapshots).await;
     nobody_says_why_a_snapshot_was_taken(&Api::namespaced(host.client.clone(), namespace), &snapshots).await;
+    nobody_takes_the_finalizer_from_a_snapshot(&Api::namespaced(host.client.clone(), namespace), &snapshots).await;
     control_writes_the_status_whoever_owns_it(&clusters, "rich").await;
     control_removes_what_another_has_applied(&host.tenants(namespace), "rich").await;
     clusters.delete("rich", &DeleteParams::default()).await.unwrap();
@@ -327,6 +328,31 @@ async fn nobody_says_why_a_snapshot_was_taken(of_platform: &Api<TenantSnapshot>,
         snapshots.patch(name, &params, &patch).await.unwrap();
         snapshots.delete(name, &DeleteParams::default()).await.unwrap();
     }
+}
+
+/// Its file would stay in the object store, beyond every limit.
+async fn nobody_takes_the_finalizer_from_a_snapshot(
+    of_platform: &Api<TenantSnapshot>,
+    snapshots: &Api<TenantSnapshot>,
+) {
+    let finalizers = |names: &[&str]| Patch::Merge(json!({"metadata": {"finalizers": names}}));
+    let snapshot = TenantSnapshot::of_berth("kept", ("adv-quota", "rich"), SnapshotTrigger::Manual);
+    of_platform.create(&PostParams::default(), &snapshot).await.unwrap();
+    let (by_platform, params) = (PatchParams::default(), dry_run_of_a_patch());
+    let set = finalizers(&[labels::SNAPSHOT_FINALIZER]);
+    of_platform.patch("kept", &by_platform, &set).await.unwrap();
+    let more = finalizers(&[labels::SNAPSHOT_FINALIZER, "example.com/other"]);
+    snapshots.patch("kept", &params, &more).await.unwrap();
+    let none: &[&str] = &[];
+    for left in [none, &["example.com/other"]] {
+        let denied = "only the platform may remove berth.dev/snapshot-cleanup";
+        expect_denied(denied, snapshots.patch("kept", &params, &finalizers(left)).await);
+    }
+    of_platform
+        .patch("kept", &by_platform, &finalizers(none))
+        .await
+        .unwrap();
+    of_platform.delete("kept", &DeleteParams::default()).await.unwrap();
 }
 
 /// Who may change an object may change who has written its status as well. By server-side apply, control would remove what that says is control's and

@@ -302,7 +302,7 @@ fn store_error(snapshot: &TenantSnapshot, why: &str) -> ReconcileError {
 /// What people read of a snapshot whose files are not deleted.
 fn describe_store_error(error: &ReconcileError) -> String {
     format!(
-        "{error}; Berth tries again. To let the object go without that, remove its finalizer {}, and delete the file yourself",
+        "{error}; Berth tries again. To let the object go without that, the platform team can remove its finalizer {}, and delete the file",
         labels::SNAPSHOT_FINALIZER
     )
 }

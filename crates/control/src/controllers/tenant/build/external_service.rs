@@ -9,14 +9,14 @@ use crate::{
 use berth_api::{
     ControlPlaneService, ControlPlaneServiceType, TenantCluster,
     conditions::{ConditionUpdate, ENDPOINT_READY},
-    is_node_ready,
+    is_node_ready, labels,
 };
 use k8s_openapi::{
     api::core::v1::{Node, Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use kube::ResourceExt;
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, net::IpAddr, sync::Arc};
 
 /// Port at which a load balancer serves.
 pub const PORT: u16 = 443;
@@ -92,7 +92,8 @@ pub fn endpoint_at_node(
         });
     }
     let mut all: Vec<&Arc<Node>> = nodes.iter().collect();
-    all.sort_by_key(|node| (Reverse(is_node_ready(node)), node.name_any()));
+    // Who is root on a node says which addresses it has. Of a node that a tenant uses, others would get each new one, with new API servers.
+    all.sort_by_key(|node| (Reverse(is_node_ready(node)), is_used(node), node.name_any()));
     let addresses: Vec<String> = all.into_iter().filter_map(|node| address(node)).collect();
     // A node that is not Ready for a moment is no reason to publish another kubeconfig.
     let kept = addresses.iter().find(|address| earlier == Some(&url(address, port)));
@@ -104,11 +105,21 @@ pub fn endpoint_at_node(
     })
 }
 
-/// The external address of a node, else its internal one.
+/// Whether a node has a tenant, or is shared by tenants.
+fn is_used(node: &Node) -> bool {
+    let of_node = node.labels();
+    [labels::NODE_STATE, labels::SHARED_POOL]
+        .iter()
+        .any(|key| of_node.contains_key(*key))
+}
+
+/// The external address of a node, else its internal one. API servers accept every text for one: in a kubeconfig it could lead elsewhere, and no
+/// certificate could have it.
 fn address(node: &Node) -> Option<String> {
     let addresses = node.status.as_ref()?.addresses.as_ref()?;
     ["ExternalIP", "InternalIP"].into_iter().find_map(|kind| {
-        let found = addresses.iter().find(|address| address.type_ == kind)?;
+        let mut of_kind = addresses.iter().filter(|address| address.type_ == kind);
+        let found = of_kind.find(|address| address.address.parse::<IpAddr>().is_ok())?;
         Some(found.address.clone())
     })
 }
@@ -204,6 +215,30 @@ mod tests {
                 .reason,
             "NodePortPending"
         );
+    }
+
+    #[test]
+    fn a_node_of_a_tenant_does_not_say_where_others_reach_their_api_servers() {
+        let plain = spec(ControlPlaneServiceType::NodePort, &[]);
+        let used = |key: &str, address: &str| {
+            let mut used = Node::clone(&node("a", address, "True"));
+            used.metadata.labels = Some([(key.to_owned(), "x".to_owned())].into());
+            Arc::new(used)
+        };
+        let find = |nodes: &[Arc<Node>], earlier| endpoint_at_node(&plain, &with_port(), nodes, earlier);
+        for key in [labels::NODE_STATE, labels::SHARED_POOL] {
+            for address in ["10.0.0.1", "not an address", "attacker.example.com"] {
+                let nodes = [used(key, address), node("b", "10.0.0.2", "True")];
+                assert_eq!(find(&nodes, None).unwrap().hosts, ["10.0.0.2"], "{key}: {address}");
+            }
+            // The earlier address stays, and so does everything where there are no other nodes.
+            let nodes = [used(key, "10.0.0.1"), node("b", "10.0.0.2", "True")];
+            let kept = find(&nodes, Some("https://10.0.0.1:30443")).unwrap();
+            assert_eq!(kept.hosts, ["10.0.0.1"]);
+            assert_eq!(find(&nodes[..1], None).unwrap().hosts, ["10.0.0.1"]);
+        }
+        let text = find(&[node("a", "attacker.example.com", "True")], None);
+        assert_eq!(text.unwrap_err().reason, "NodePortPending");
     }
 
     #[test]
