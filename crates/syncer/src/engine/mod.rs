@@ -66,6 +66,7 @@ mod queued_key;
 mod queues;
 mod quota;
 mod recorder;
+mod refusals;
 mod removal;
 mod request_grants;
 pub(crate) mod reserve;
@@ -175,6 +176,8 @@ pub struct Engine {
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
     without_foreign_fields: Mutex<HashSet<Key>>,
+    /// Parts of host objects that the host has refused.
+    refusals: refusals::Refusals,
     /// Host objects that are about to be gone.
     endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
@@ -254,6 +257,7 @@ impl Engine {
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             without_foreign_fields: Mutex::default(),
+            refusals: refusals::Refusals::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),

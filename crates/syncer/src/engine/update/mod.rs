@@ -5,9 +5,10 @@ use super::{
     DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, closing::Part, first_comparison, lock, pending::Pending,
     recorder::Level,
 };
+use berth_runtime::hashes::hash_of;
 use berth_sync_rules::{
     model::{
-        DeniedField, HostWrite, Translated, WhenDenied,
+        DeniedField, HostWrite, Translated, WhenDenied, json,
         resource::Side,
         store::{Detail, Stored, is_origin},
     },
@@ -226,6 +227,7 @@ impl ObjectSync<'_> {
         self.count_requests();
         engine.set_applied(self.key(), &mutable);
         lock(&engine.narrowed).remove(&self.key());
+        engine.refusals.forget(&self.key());
         // The tenant's API server may take long for what follows.
         drop((contents, desired, mutable));
         self.record_ignored(&ignored).await;
@@ -373,21 +375,9 @@ impl ObjectSync<'_> {
                             Err(error) => return Err(error),
                         }
                     }
-                    HostWrite::Patch { subresource, mut patch } => {
-                        patch["metadata"]["uid"] = (*host.uid).into();
-                        let patch = Patch::Strategic(patch);
-                        let written = engine
-                            .host
-                            .patch(resource, self.namespace(), &host.name, subresource, &patch)
-                            .await;
-                        match written {
-                            Ok(_) => {}
-                            // What follows does not depend on it.
-                            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
-                                refused = refused.or(Some(error));
-                            }
-                            Err(error) => return Err(error),
-                        }
+                    HostWrite::Patch { subresource, patch } => {
+                        let refusal = self.write_part(host, subresource, patch).await?;
+                        refused = refused.or(refusal);
                     }
                 }
             }
@@ -397,6 +387,38 @@ impl ObjectSync<'_> {
             }
         }
         Err(CallError::Conflict("the host object keeps changing".into()))
+    }
+
+    /// Writes a part of a change that comes alone. Returns why the host refuses it, if what follows does not depend on it.
+    async fn write_part(
+        &self,
+        host: &Stored,
+        subresource: &'static str,
+        mut patch: Value,
+    ) -> Result<Option<CallError>, CallError> {
+        let Self { engine, kind, .. } = self;
+        patch["metadata"]["uid"] = (*host.uid).into();
+        let (key, part) = (self.key(), hash_of(&(subresource, json::to_text(&patch))));
+        if let Some(message) = engine.refusals.standing(&key, part) {
+            first_comparison::note_later();
+            return Ok(Some(CallError::Rejected(message)));
+        }
+        let patch = Patch::Strategic(patch);
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, subresource, &patch)
+            .await;
+        match written {
+            Ok(_) => Ok(None),
+            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
+                // Room comes back by itself.
+                if let CallError::Rejected(message) = &error {
+                    engine.refusals.note(&key, part, message);
+                }
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes what needs no subresource, after the host has refused one. If the object was changed meanwhile, that is left to the next try.

@@ -16,7 +16,7 @@ use berth_sync_rules::model::{
 use serde_json::{Value, json};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The tenant whose syncer has this account on the host.
@@ -393,6 +393,42 @@ async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
     let reported = scripted.sent("tenant PATCH", "/pods/a/status");
     let phases: Vec<&Value> = reported.iter().map(|patch| &patch["status"]["phase"]).collect();
     assert_eq!(phases, ["Succeeded"], "controllers of the tenant wait for its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ephemeral_containers_that_the_host_refuses_are_seldom_written_again() {
+    let refuses = |call: &str| {
+        let is_added = call.ends_with("/pods/a/ephemeralcontainers");
+        is_added.then_some(Failure::Refused(422))
+    };
+    let scripted = run_pod(&containers(&[LISTED]), &[LISTED], refuses);
+    // How often any was written once the pod has so many, and has changed.
+    let writes = async |version: &str, count: usize| {
+        let mut spec = containers(&[LISTED]);
+        let added = (0..count).map(|number| json!({"name": format!("x{number}"), "image": LISTED}));
+        spec["ephemeralContainers"] = added.collect::<Vec<Value>>().into();
+        spec["nodeName"] = "gpu-1".into();
+        let status = json!({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]});
+        let pod = json!({"metadata": {"name": "a", "namespace": "team", "uid": "tenant-uid", "resourceVersion": version,
+            "labels": {"app": "web"}}, "spec": spec, "status": status});
+        let annotations = json!({labels::ORIGIN_UID: "tenant-uid"});
+        let metadata = json!({"name": "a", "uid": "host-uid", "resourceVersion": version, "annotations": annotations});
+        let host = json!({"metadata": metadata, "spec": {"nodeName": "gpu-1"}, "status": status});
+        let stores = &scripted.engine.cache.stores;
+        stores.tenant(KindId::Pod).watched(name(), Stored::from(pod));
+        stores.host(KindId::Pod).watched(name(), Stored::from(host));
+        let result = reconcile(&scripted).await;
+        assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+        scripted.calls("host PATCH", "/pods/a/ephemeralcontainers").len()
+    };
+    assert_eq!(writes("200", 3).await, 3);
+    assert_eq!(writes("300", 3).await, 3, "a change of the pod is no reason");
+    assert_eq!(writes("400", 4).await, 4, "a new one does not wait for others");
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(writes("500", 4).await, 8, "the host may allow them by now");
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(writes("600", 4).await, 8, "they wait longer each time");
+    assert!(is_labelled(&scripted));
 }
 
 #[tokio::test]
