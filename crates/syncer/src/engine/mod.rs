@@ -176,6 +176,8 @@ pub struct Engine {
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
     without_foreign_fields: Mutex<HashSet<Key>>,
+    /// Host objects that have such fields, as the answer to the last write has said.
+    with_foreign_fields: Mutex<HashSet<Key>>,
     /// Parts of host objects that the host has refused.
     refusals: refusals::Refusals,
     /// Host objects that are about to be gone.
@@ -257,6 +259,7 @@ impl Engine {
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             without_foreign_fields: Mutex::default(),
+            with_foreign_fields: Mutex::default(),
             refusals: refusals::Refusals::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),

@@ -22,6 +22,8 @@ use std::time::Duration;
 pub(super) const FULL_WAIT: Duration = Duration::from_mins(1);
 /// The result of a change for which the host has no room.
 pub(super) const REFUSED: &str = "refused";
+/// Most characters of a patch in the log: somebody else chooses the names of what it removes.
+const LONGEST_LOGGED: usize = 1000;
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
@@ -210,19 +212,7 @@ impl ObjectSync<'_> {
             if let Some(desired) = narrows.filter(|_| is_refusal(&error)) {
                 self.narrow_now(stored, host, &desired).await;
             }
-            // The host's admission denies what the rules here allow.
-            if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                let withdrawn = self.withdraw(stored, (object, content), host, &[]).await?;
-                if withdrawn.is_some() {
-                    return Err(error);
-                }
-            }
-            // A webhook of the host may change what was written, again and again.
-            return if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
-                Ok(Compared::Refused(error))
-            } else {
-                Err(error)
-            };
+            return self.refused(stored, (object, content), host, error).await;
         }
         self.count_requests();
         engine.set_applied(self.key(), &mutable);
@@ -233,6 +223,34 @@ impl ObjectSync<'_> {
         self.record_ignored(&ignored).await;
         self.record_parts(&parts).await;
         Ok(Compared::Updated)
+    }
+
+    /// What follows from an update that has failed.
+    async fn refused(
+        &self,
+        stored: &Stored,
+        of_tenant: (&Value, &Value),
+        host: &Stored,
+        error: CallError,
+    ) -> Result<Compared, CallError> {
+        if let CallError::Rejected(refusal) = &error {
+            if self.kind.must_replace_after(refusal) {
+                return Ok(Compared::Done(self.delete(host, self.kind.orphan_grace()).await?));
+            }
+            // The host's admission denies what the rules here allow.
+            if self.keeps_failing() {
+                let withdrawn = self.withdraw(stored, of_tenant, host, &[]).await?;
+                if withdrawn.is_some() {
+                    return Err(error);
+                }
+            }
+        }
+        // A webhook of the host may change what was written, again and again.
+        if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
+            Ok(Compared::Refused(error))
+        } else {
+            Err(error)
+        }
     }
 
     /// What the tenant's object becomes on the host, or what is denied of it. Whether what is in doubt is denied, the live host object says.
@@ -301,12 +319,15 @@ impl ObjectSync<'_> {
         let foreign = kind.without_foreign_fields(&object, &written);
         engine.store_written(Side::Host, *id, name, written);
         if let Some(patch) = foreign {
-            tracing::warn!(key = %self.key(), %patch, "removing fields of a host object that somebody else has set");
+            let patch_text: String = patch.to_string().chars().take(LONGEST_LOGGED).collect();
+            tracing::warn!(key = %self.key(), patch = patch_text, "removing fields of a host object that somebody else has set");
             // The hash says that it is what it should be. Until it is, that does not count.
             lock(&engine.without_foreign_fields).remove(&self.key());
+            lock(&engine.with_foreign_fields).insert(self.key());
             engine.turns.take(host.bytes.into());
             self.write_closing(host, patch).await?;
         }
+        lock(&engine.with_foreign_fields).remove(&self.key());
         if !kind.exclusive_fields().is_empty() {
             lock(&engine.without_foreign_fields).insert(self.key());
         }
@@ -318,6 +339,10 @@ impl ObjectSync<'_> {
     /// failure. Not always: a webhook of the host may set a field again whenever it is removed.
     pub(super) fn has_foreign_fields(&self, desired: &Value, host: &Stored) -> bool {
         let Self { engine, kind, .. } = self;
+        // The store may not have the content.
+        if lock(&engine.with_foreign_fields).contains(&self.key()) {
+            return true;
+        }
         if kind.exclusive_fields().is_empty() || lock(&engine.without_foreign_fields).contains(&self.key()) {
             return false;
         }
