@@ -257,6 +257,11 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// What of `desired` decides about [`ToHost::isolating_patch`]: while it is the same, so is the patch of the same host object.
+    fn isolation(&self, _desired: &Value) -> Value {
+        Value::Null
+    }
+
     /// What [`ToHost::closing_patch`] and [`ToHost::isolating_patch`] take for `desired` while the host object is being deleted, whatever of the tenant's
     /// object is denied by now. Nothing else of it is updated then. `host` is what the store keeps of it. `None` of kinds that nothing closes.
     fn closed_while_ending(&self, _cache: &Cache, _name: &Name, _object: &Value, _host: &Value) -> Option<Value> {

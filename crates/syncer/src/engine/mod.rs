@@ -171,8 +171,8 @@ pub struct Engine {
     uncompared: Mutex<first_comparison::Uncompared>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
-    /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, and the version of the host
-    /// object that has nothing which the change takes away.
+    /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, or of what decides how far it is
+    /// isolated, and the version of the host object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
     without_foreign_fields: Mutex<HashSet<Key>>,

@@ -297,6 +297,10 @@ impl ObjectSync<'_> {
 
     /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        if self.kind.update_needs_live() {
+            // The answers to some of its writes are not stored.
+            lock(&self.engine.narrowed).remove(&self.key());
+        }
         let result = self.write_difference(host, desired).await;
         if result.as_ref().is_err_and(is_refusal) {
             self.close_now(host, desired, Part::Closing).await;
