@@ -34,7 +34,7 @@ struct Refused {
 
 impl Refusals {
     /// Why a part of an object is not written now: what the host has said.
-    pub(super) fn standing(&self, key: &Key, part: u64) -> Option<String> {
+    pub(super) fn refusal(&self, key: &Key, part: u64) -> Option<String> {
         let all = lock(&self.0);
         let object = all.get(key)?;
         let refused = object.parts.get(&part)?;
@@ -79,7 +79,7 @@ mod tests {
         for _ in 0..8 {
             refusals.note(&key(), 1, "no");
             let start = Instant::now();
-            while let Some(message) = refusals.standing(&key(), 1) {
+            while let Some(message) = refusals.refusal(&key(), 1) {
                 assert_eq!(message, "no");
                 tokio::time::advance(Duration::from_secs(1)).await;
             }
@@ -92,11 +92,11 @@ mod tests {
     async fn other_parts_and_other_objects_do_not_wait() {
         let refusals = Refusals::default();
         refusals.note(&key(), 1, "no");
-        assert_eq!(refusals.standing(&key(), 2), None);
+        assert_eq!(refusals.refusal(&key(), 2), None);
         let other = KindId::Pod.key(Name::new("team", "b"));
-        assert_eq!(refusals.standing(&other, 1), None);
+        assert_eq!(refusals.refusal(&other, 1), None);
         refusals.forget(&key());
-        assert_eq!(refusals.standing(&key(), 1), None);
+        assert_eq!(refusals.refusal(&key(), 1), None);
         assert!(lock(&refusals.0).is_empty());
     }
 

@@ -428,7 +428,7 @@ impl ObjectSync<'_> {
         let Self { engine, kind, .. } = self;
         patch["metadata"]["uid"] = (*host.uid).into();
         let (key, part) = (self.key(), hash_of(&(subresource, json::to_text(&patch))));
-        if let Some(message) = engine.refusals.standing(&key, part) {
+        if let Some(message) = engine.refusals.refusal(&key, part) {
             first_comparison::note_later();
             return Ok(Some(CallError::Rejected(message)));
         }
