@@ -71,8 +71,8 @@ fn trim(object: &mut Value) {
     *object = json!({"metadata": metadata});
 }
 
-/// How API servers say that an object is immutable.
-const IMMUTABLE: &str = "field is immutable when `immutable` is set";
+/// How API servers say that an object is immutable, or that the type of a Secret cannot change.
+const IMMUTABLE: &str = "field is immutable";
 
 const FIELDS: Fields = &[
     ("apiVersion", Rule::Ignore("the engine sets it")),
@@ -143,7 +143,7 @@ impl ToHost for Config {
     }
 
     fn must_replace_after(&self, refusal: &str) -> bool {
-        // Somebody else may have made the host's immutable.
+        // Somebody else may have made the host's immutable, or have created it with another type.
         refusal.contains(IMMUTABLE)
     }
 
@@ -258,6 +258,8 @@ mod tests {
             resource: resource::SECRET,
         };
         let refusal = "Secret \"s-x\" is invalid: data: Forbidden: field is immutable when `immutable` is set";
+        assert!(rules.must_replace_after(refusal));
+        let refusal = "Secret \"s-x\" is invalid: type: Invalid value: \"Opaque\": field is immutable";
         assert!(rules.must_replace_after(refusal));
         assert!(
             !rules.must_replace_after("Secret \"s-x\" is invalid: data: Too long: may not be more than 1048576 bytes")
