@@ -71,8 +71,13 @@ fn trim(object: &mut Value) {
     *object = json!({"metadata": metadata});
 }
 
-/// How API servers say that an object is immutable, or that the type of a Secret cannot change.
-const IMMUTABLE: &str = "field is immutable";
+/// How API servers refuse an update because of what somebody else has done to the host object: it is immutable, or a Secret with another type; it has a key as
+/// text and as binary data; it has more than an object may have. The tenant's API server allows no such object, and an apply leaves keys of others.
+const REFUSALS: [&str; 3] = [
+    "field is immutable",
+    "duplicate of key present in",
+    "may not be more than 1048576 bytes",
+];
 
 const FIELDS: Fields = &[
     ("apiVersion", Rule::Ignore("the engine sets it")),
@@ -143,8 +148,7 @@ impl ToHost for Config {
     }
 
     fn must_replace_after(&self, refusal: &str) -> bool {
-        // Somebody else may have made the host's immutable, or have created it with another type.
-        refusal.contains(IMMUTABLE)
+        REFUSALS.iter().any(|text| refusal.contains(text))
     }
 
     fn when_refused(&self, _cache: &Cache, _name: &Name, object: &Value, _host: &Value) -> WhenDenied {
@@ -252,18 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_made_immutable_is_made_again() {
+    fn what_somebody_else_keeps_from_a_change_is_made_again() {
         let rules = Config {
             id: KindId::Secret,
             resource: resource::SECRET,
         };
-        let refusal = "Secret \"s-x\" is invalid: data: Forbidden: field is immutable when `immutable` is set";
-        assert!(rules.must_replace_after(refusal));
-        let refusal = "Secret \"s-x\" is invalid: type: Invalid value: \"Opaque\": field is immutable";
-        assert!(rules.must_replace_after(refusal));
-        assert!(
-            !rules.must_replace_after("Secret \"s-x\" is invalid: data: Too long: may not be more than 1048576 bytes")
-        );
+        for refusal in [
+            "Secret \"s-x\" is invalid: data: Forbidden: field is immutable when `immutable` is set",
+            "Secret \"s-x\" is invalid: type: Invalid value: \"Opaque\": field is immutable",
+            "ConfigMap \"s-x\" is invalid: data[a]: Invalid value: \"a\": duplicate of key present in binaryData",
+            "Secret \"s-x\" is invalid: data: Too long: may not be more than 1048576 bytes",
+        ] {
+            assert!(rules.must_replace_after(refusal), "{refusal}");
+        }
+        assert!(!rules.must_replace_after("secrets \"s-x\" is forbidden: a policy of the host says so"));
     }
 
     #[test]

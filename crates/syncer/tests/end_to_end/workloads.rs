@@ -110,12 +110,17 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
     .await;
 }
 
-/// The ConfigMap `settings` gets a key on the host, and is made immutable there, as with a stolen credential. The next change of the tenant's undoes both.
+/// The ConfigMap `settings` gets a key on the host, loses its own to binary data, and is made immutable there, as with a stolen credential. The next change of the
+/// tenant's undoes each.
 async fn what_somebody_else_does_to_a_config_map_is_undone(clusters: &Clusters) {
     let (tenants, hosts) = (clusters.tenant_api::<ConfigMap>(), clusters.host_api::<ConfigMap>());
     let name = host_name("ConfigMap", "default", "settings");
     for (mode, theirs) in [
         ("slower", json!({"data": {"added": "x"}})),
+        (
+            "even slower",
+            json!({"data": {"mode": null}, "binaryData": {"mode": "eA=="}}),
+        ),
         ("slowest", json!({"data": {"added": "x"}, "immutable": true})),
     ] {
         let params = PatchParams::default();
