@@ -24,7 +24,10 @@ use crate::{
     },
 };
 use http::StatusCode;
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -152,6 +155,14 @@ fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Rout
             "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
              team to list it"
         ))),
+    }
+}
+
+/// The namespace in the tenant of the pod to whose address a target leads; `None` if it is no pod's.
+pub fn namespace_of_pod(cache: &Cache, target: &Target) -> Option<Arc<str>> {
+    match target.host {
+        Host::Address(address) => cache.pod_addresses().namespace(address),
+        Host::Name(_) => None,
     }
 }
 

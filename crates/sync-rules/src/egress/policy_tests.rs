@@ -136,6 +136,16 @@ fn connections_for_users_differ_from_those_of_the_api_server_itself() {
 }
 
 #[test]
+fn targets_at_addresses_of_pods_have_the_namespace_of_the_pod() {
+    let cache = cache();
+    let namespace = |target: &str| namespace_of_pod(&cache, &Target::parse(target).unwrap());
+    assert_eq!(namespace("10.244.1.7:9999").as_deref(), Some("default"));
+    for target in ["10.96.7.7:443", "10.30.1.2:5000", "hook.default.svc:443"] {
+        assert_eq!(namespace(target), None, "{target}");
+    }
+}
+
+#[test]
 fn other_targets_are_denied_with_a_reason() {
     let cache = cache();
     for (target, message) in [

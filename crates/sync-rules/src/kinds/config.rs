@@ -4,7 +4,7 @@
 //! |---|---|
 //! | which | only those that a synced object references, as long as it does; while a kind is not listed in the tenant, those that are on the host stay |
 //! | labels, annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them, or load what is in them |
-//! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`]. Of an immutable object a key that is denied later cannot be taken: the host's is deleted and created again |
+//! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`]. Of an immutable object a key that is denied later cannot be taken: the host's is deleted and created again. Keys that somebody else has added on the host are removed |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | denied by name |
 //!
@@ -21,7 +21,7 @@ use crate::{
         fields::{self, FieldIssues, Fields, Rule},
     },
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const fn config(rules: &'static Config, labels: &'static str) -> Kind {
     let watch = WatchSpec::own(rules.resource).metadata_only().trimmed(trim);
@@ -70,6 +70,14 @@ fn trim(object: &mut Value) {
     }
     *object = json!({"metadata": metadata});
 }
+
+/// How API servers refuse an update because of what somebody else has done to the host object: it is immutable, or a Secret with another type; it has a key as
+/// text and as binary data; it has more than an object may have. The tenant's API server allows no such object, and an apply leaves keys of others.
+const REFUSALS: [&str; 3] = [
+    "field is immutable",
+    "duplicate of key present in",
+    "may not be more than 1048576 bytes",
+];
 
 const FIELDS: Fields = &[
     ("apiVersion", Rule::Ignore("the engine sets it")),
@@ -123,6 +131,24 @@ impl ToHost for Config {
         }
         copied.insert("metadata".into(), json!({}));
         issues.into_result(copied.into())
+    }
+
+    fn without_foreign_fields(&self, desired: &Value, written: &Value) -> Option<Value> {
+        // An apply leaves keys that somebody else has added, and pods read every key.
+        let mut removed = Map::new();
+        for field in ["data", "binaryData"] {
+            let keys = written[field].as_object().into_iter().flat_map(Map::keys);
+            let foreign = keys.filter(|key| desired[field].get(key.as_str()).is_none());
+            let foreign: Map<String, Value> = foreign.map(|key| (key.clone(), Value::Null)).collect();
+            if !foreign.is_empty() {
+                removed.insert(field.into(), foreign.into());
+            }
+        }
+        (!removed.is_empty()).then(|| removed.into())
+    }
+
+    fn must_replace_after(&self, refusal: &str) -> bool {
+        REFUSALS.iter().any(|text| refusal.contains(text))
     }
 
     fn when_refused(&self, _cache: &Cache, _name: &Name, object: &Value, _host: &Value) -> WhenDenied {
@@ -211,6 +237,39 @@ mod tests {
         );
         assert_eq!(when_refused(json!({"data": {}, "immutable": false})), WhenDenied::Keep);
         assert_eq!(when_refused(json!({"data": {}})), WhenDenied::Keep);
+    }
+
+    #[test]
+    fn keys_that_somebody_else_has_added_are_removed() {
+        let rules = Config {
+            id: KindId::ConfigMap,
+            resource: resource::CONFIG_MAP,
+        };
+        let desired = json!({"data": {"a": "b"}, "metadata": {}});
+        let removed = |written: Value| rules.without_foreign_fields(&desired, &written);
+        assert_eq!(removed(json!({"data": {"a": "b"}})), None);
+        assert_eq!(removed(json!({"metadata": {}})), None, "no content is known of it");
+        assert_eq!(
+            removed(json!({"data": {"a": "b", "c": "d"}, "binaryData": {"e": "Zg=="}})),
+            Some(json!({"data": {"c": null}, "binaryData": {"e": null}}))
+        );
+    }
+
+    #[test]
+    fn what_somebody_else_keeps_from_a_change_is_made_again() {
+        let rules = Config {
+            id: KindId::Secret,
+            resource: resource::SECRET,
+        };
+        for refusal in [
+            "Secret \"s-x\" is invalid: data: Forbidden: field is immutable when `immutable` is set",
+            "Secret \"s-x\" is invalid: type: Invalid value: \"Opaque\": field is immutable",
+            "ConfigMap \"s-x\" is invalid: data[a]: Invalid value: \"a\": duplicate of key present in binaryData",
+            "Secret \"s-x\" is invalid: data: Too long: may not be more than 1048576 bytes",
+        ] {
+            assert!(rules.must_replace_after(refusal), "{refusal}");
+        }
+        assert!(!rules.must_replace_after("secrets \"s-x\" is forbidden: a policy of the host says so"));
     }
 
     #[test]

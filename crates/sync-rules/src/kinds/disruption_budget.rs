@@ -44,6 +44,9 @@ const SPEC: Fields = &[
 /// the pods, which are in the tenant, and writes an Event with the whole selector each time it finds none.
 const ALL_PODS: i32 = i32::MAX;
 
+/// How API servers say that a budget has two numbers.
+const BOTH_NUMBERS: &str = "minAvailable and maxUnavailable cannot be both set";
+
 struct Budgets;
 
 /// Trims a budget of the host to its metadata, and to what [`Budgets::when_denied`] reads.
@@ -93,6 +96,11 @@ impl ToHost for Budgets {
         let object = json!({"metadata": metadata, "spec": spec});
         sizes::check(sizes::DISRUPTION_BUDGET, budget, &object, &mut issues);
         issues.into_result(object)
+    }
+
+    fn must_replace_after(&self, refusal: &str) -> bool {
+        // Somebody else has set the other number, which stays in an apply.
+        refusal.contains(BOTH_NUMBERS)
     }
 
     fn when_denied(&self, _cache: &Cache, _name: &Name, _budget: &Value, host: &Value) -> WhenDenied {
@@ -289,6 +297,14 @@ mod tests {
             json!({"berth.dev/tenant": "vision-aaaaaaaaaaaaa", "berth.dev/namespace": "shop"})
         );
         assert_eq!(spec(&json!({"spec": {"minAvailable": 1}})).get("selector"), None);
+    }
+
+    #[test]
+    fn a_budget_to_which_somebody_else_has_added_a_number_is_made_again() {
+        let refusal = "PodDisruptionBudget \"a-x\" is invalid: spec: Invalid value: {\"minAvailable\":1,\"maxUnavailable\":0}: \
+                       minAvailable and maxUnavailable cannot be both set";
+        assert!(Budgets.must_replace_after(refusal));
+        assert!(!Budgets.must_replace_after("poddisruptionbudgets.policy \"a-x\" is forbidden"));
     }
 
     #[test]

@@ -6,13 +6,15 @@ use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
+    sync::Arc,
 };
 
 /// The index, both ways.
 #[derive(Debug, Default)]
 pub struct PodAddresses {
     by_pod: HashMap<Name, BTreeSet<IpAddr>>,
-    pods: HashMap<IpAddr, u32>,
+    /// How many pods have an address, and the namespace of the one that got it last.
+    pods: HashMap<IpAddr, (u32, Arc<str>)>,
 }
 
 impl PodAddresses {
@@ -20,7 +22,7 @@ impl PodAddresses {
     pub fn set(&mut self, pod: &Name, addresses: BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let before = self.by_pod.remove(pod).unwrap_or_default();
         for address in before.difference(&addresses) {
-            if let Some(count) = self.pods.get_mut(address) {
+            if let Some((count, _)) = self.pods.get_mut(address) {
                 *count -= 1;
                 if *count == 0 {
                     self.pods.remove(address);
@@ -28,7 +30,8 @@ impl PodAddresses {
             }
         }
         for address in addresses.difference(&before) {
-            *self.pods.entry(*address).or_default() += 1;
+            let count = self.pods.get(address).map_or(0, |(count, _)| *count);
+            self.pods.insert(*address, (count + 1, Arc::clone(&pod.namespace)));
         }
         let changed = before.symmetric_difference(&addresses).copied().collect();
         if !addresses.is_empty() {
@@ -40,6 +43,11 @@ impl PodAddresses {
     /// Whether some pod of the tenant has this address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.pods.contains_key(&address)
+    }
+
+    /// The namespace in the tenant of the pod that has this address.
+    pub fn namespace(&self, address: IpAddr) -> Option<Arc<str>> {
+        self.pods.get(&address).map(|(_, namespace)| Arc::clone(namespace))
     }
 }
 
@@ -94,7 +102,7 @@ mod tests {
     #[test]
     fn an_address_is_the_tenants_as_long_as_a_pod_has_it() {
         let mut index = PodAddresses::default();
-        let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
+        let (one, two) = (Name::new("a", "one"), Name::new("b", "two"));
         let running = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
         let [address, other] = ["10.0.0.1", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap());
         assert_eq!(index.set(&one, of(&running)), [address, other]);
@@ -103,10 +111,12 @@ mod tests {
         assert_eq!(index.set(&one, [address].into()), [other]);
         assert_eq!(index.set(&one, BTreeSet::new()), [address]);
         assert!(index.contains(address), "the other pod still has it");
+        assert_eq!(index.namespace(address).as_deref(), Some("b"));
         let mut ended = running.clone();
         ended["status"]["phase"] = "Succeeded".into();
         assert_eq!(index.set(&two, of(&ended)), [address, other]);
         assert!(!index.contains(address));
+        assert_eq!(index.namespace(address), None);
         assert!(index.by_pod.is_empty() && index.pods.is_empty());
         let mut in_the_nodes_network = running;
         in_the_nodes_network["status"]["hostIP"] = "10.0.0.1".into();

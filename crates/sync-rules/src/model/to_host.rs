@@ -234,6 +234,11 @@ pub trait ToHost: Sync {
         (!removed.is_empty()).then(|| json!({ "spec": removed }))
     }
 
+    /// Whether the host object can never become what it should be, as `refusal`, the host's answer to an update, says. It is deleted then, and created again.
+    fn must_replace_after(&self, _refusal: &str) -> bool {
+        false
+    }
+
     /// A merge patch of the host object `live` with what [`ToHost::update`] writes after subresources, for a host that refuses one of these; `None` if
     /// there is nothing. It does not say that `desired` was applied.
     fn rest_of_update(&self, _desired: &Value, _live: &Value) -> Option<Value> {
@@ -250,6 +255,11 @@ pub trait ToHost: Sync {
     /// written that did wait.
     fn isolating_patch(&self, _desired: &Value, _live: &Value) -> Option<Value> {
         None
+    }
+
+    /// What of `desired` decides about [`ToHost::isolating_patch`]: while it is the same, so is the patch of the same host object.
+    fn isolation(&self, _desired: &Value) -> Value {
+        Value::Null
     }
 
     /// What [`ToHost::closing_patch`] and [`ToHost::isolating_patch`] take for `desired` while the host object is being deleted, whatever of the tenant's

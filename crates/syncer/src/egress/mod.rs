@@ -294,7 +294,8 @@ impl Broker {
     }
 
     async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, ConnectError> {
-        let place = self.places.take_for(target, &route)?;
+        let namespace = policy::namespace_of_pod(engine.cache(), target);
+        let place = self.places.take_for(target, &route, namespace)?;
         Ok(match route {
             Route::Local(local) => Next::Local(local, place),
             Route::Kubelet(node) => Next::Kubelet(node, place),

@@ -4,6 +4,8 @@
 //! through the API server (`kubectl proxy`), which `edit` in one namespace allows. API servers limit neither. So users have ends of their own: webhooks,
 //! aggregated APIs and the keys of issuers always have places, and so has the admission of Services.
 //!
+//! Of the connections to pods, those to the pods of one namespace are at most [`OF_LEFT`] times as many as are left: a request names a pod but not its user.
+//!
 //! | connections | at most |
 //! |---|---|
 //! | out of this process | [`TUNNELS`] |
@@ -14,11 +16,15 @@
 
 use super::local::Local;
 use crate::kubelet;
+use berth_runtime::locks::lock;
 use berth_sync_rules::egress::{
     policy::{ConnectError, Route},
     target::Target,
 };
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections at a time that lead out of this process.
@@ -27,6 +33,8 @@ pub(super) const TUNNELS: usize = 512;
 const OF_USERS: usize = TUNNELS - 64;
 /// Those of users to pods: the other half is for logs and commands.
 const TO_PODS: usize = OF_USERS / 2;
+/// Connections to the pods of one namespace, for each that is left: three quarters of all if there are no others.
+const OF_LEFT: usize = 3;
 /// Connections at a time to the metrics API. API servers keep up to 25 idle ones each.
 pub(super) const TO_METRICS: usize = 128;
 
@@ -36,14 +44,38 @@ pub(super) struct Places {
     of_users: Arc<Semaphore>,
     to_kubelets: Arc<Semaphore>,
     to_pods: Arc<Semaphore>,
+    by_namespace: Arc<Mutex<ByNamespace>>,
     to_metrics: Arc<Semaphore>,
 }
+
+/// How many connections to pods there are, by the namespaces of the pods. Those to other addresses have no namespace.
+type ByNamespace = HashMap<Option<Arc<str>>, usize>;
 
 /// The place of one connection. It is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     _one: OwnedSemaphorePermit,
     _of_users: Option<[OwnedSemaphorePermit; 2]>,
+    _of_namespace: Option<Share>,
+}
+
+/// One of the connections to the pods of a namespace.
+#[derive(Debug)]
+struct Share {
+    by_namespace: Arc<Mutex<ByNamespace>>,
+    namespace: Option<Arc<str>>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut by_namespace = lock(&self.by_namespace);
+        if let Some(count) = by_namespace.get_mut(&self.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                by_namespace.remove(&self.namespace);
+            }
+        }
+    }
 }
 
 impl Default for Places {
@@ -54,22 +86,28 @@ impl Default for Places {
             of_users: places(OF_USERS),
             to_kubelets: places(kubelet::CONNECTIONS),
             to_pods: places(TO_PODS),
+            by_namespace: Arc::default(),
             to_metrics: places(TO_METRICS),
         }
     }
 }
 
 impl Places {
-    /// A place for a connection to `target` by this route; admission has a limit of its own.
+    /// A place for a connection to `target` by this route, to a pod of this `namespace`; admission has a limit of its own.
     ///
     /// # Errors
     /// None is left, as the message says to the team.
-    pub(super) fn take_for(&self, target: &Target, route: &Route<Local>) -> Result<Option<Place>, ConnectError> {
+    pub(super) fn take_for(
+        &self,
+        target: &Target,
+        route: &Route<Local>,
+        namespace: Option<Arc<str>>,
+    ) -> Result<Option<Place>, ConnectError> {
         let place = match route {
             Route::Local(Local::At(_)) => return Ok(None),
             Route::Local(Local::Routes(..)) => self.take_for_metrics(target),
             Route::Kubelet(_) => self.take_for_kubelet(target),
-            Route::Addresses(..) if route.is_for_users() => self.take_for_pod(target),
+            Route::Addresses(..) if route.is_for_users() => self.take_for_pod(target, namespace),
             Route::Addresses(..) | Route::External(_) => self.take(target),
         };
         place.map(Some)
@@ -85,9 +123,35 @@ impl Places {
         self.take_for_user(target, acquire(&self.to_kubelets, target, why)?)
     }
 
-    fn take_for_pod(&self, target: &Target) -> Result<Place, ConnectError> {
+    fn take_for_pod(&self, target: &Target, namespace: Option<Arc<str>>) -> Result<Place, ConnectError> {
         let why = || format!("your API server has {TO_PODS} connections to pods open (kubectl proxy); close some");
-        self.take_for_user(target, acquire(&self.to_pods, target, why)?)
+        let taken = acquire(&self.to_pods, target, why)?;
+        let share = self.take_share(target, namespace)?;
+        Ok(Place {
+            _of_namespace: Some(share),
+            ..self.take_for_user(target, taken)?
+        })
+    }
+
+    fn take_share(&self, target: &Target, namespace: Option<Arc<str>>) -> Result<Share, ConnectError> {
+        let mut by_namespace = lock(&self.by_namespace);
+        let left = TO_PODS.saturating_sub(by_namespace.values().sum());
+        let own = by_namespace.get(&namespace).copied().unwrap_or_default();
+        if own >= OF_LEFT * left {
+            let whose = namespace.map_or_else(
+                || "to endpoints that are no pods".to_owned(),
+                |namespace| format!("to pods of namespace {namespace}"),
+            );
+            return Err(ConnectError::unavailable(format!(
+                "{target}: your API server has {own} connections {whose} open (kubectl proxy), and the rest is for others; close some"
+            )));
+        }
+        by_namespace.insert(namespace.clone(), own + 1);
+        drop(by_namespace);
+        Ok(Share {
+            by_namespace: Arc::clone(&self.by_namespace),
+            namespace,
+        })
     }
 
     fn take_for_user(&self, target: &Target, taken: OwnedSemaphorePermit) -> Result<Place, ConnectError> {
@@ -110,6 +174,7 @@ impl Places {
         Ok(Place {
             _one: acquire(&self.all, target, why)?,
             _of_users: None,
+            _of_namespace: None,
         })
     }
 
@@ -118,6 +183,7 @@ impl Places {
         Ok(Place {
             _one: acquire(&self.to_metrics, target, why)?,
             _of_users: None,
+            _of_namespace: None,
         })
     }
 }
@@ -154,14 +220,26 @@ mod tests {
         Route::Local(Local::Routes("metrics".into(), axum::Router::new()))
     }
 
-    /// Takes as many as there are.
+    /// Takes as many as there are for pods of many namespaces.
     fn fill(places: &Places, route: &Route<Local>) -> Vec<Place> {
+        let namespaces = (0..8).map(|number| format!("team-{number}"));
+        let filled = namespaces.map(|namespace| fill_namespace(places, route, &namespace));
+        filled.flatten().collect()
+    }
+
+    /// The same for the pods of one namespace.
+    fn fill_namespace(places: &Places, route: &Route<Local>, namespace: &str) -> Vec<Place> {
         let asked = target("asked.example.com:443");
-        std::iter::from_fn(|| places.take_for(&asked, route).ok().flatten()).collect()
+        let take = || places.take_for(&asked, route, Some(namespace.into()));
+        std::iter::from_fn(|| take().ok().flatten()).collect()
+    }
+
+    fn take(places: &Places, asked: &str, route: &Route<Local>) -> Result<Option<Place>, ConnectError> {
+        places.take_for(&target(asked), route, None)
     }
 
     fn refusal(places: &Places, route: &Route<Local>) -> String {
-        places.take_for(&target("10.0.0.1:443"), route).unwrap_err().message
+        take(places, "10.0.0.1:443", route).unwrap_err().message
     }
 
     #[test]
@@ -179,7 +257,7 @@ mod tests {
         let refused = refusal(&places, &to("service"));
         assert!(refused.contains("512 connections open"), "{refused}");
         drop(logs);
-        assert!(places.take_for(&target("10.0.0.1:10250"), &node()).is_ok());
+        assert!(take(&places, "10.0.0.1:10250", &node()).is_ok());
     }
 
     #[test]
@@ -205,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn requests_to_the_pods_of_a_namespace_leave_places_for_those_of_others() {
+        let places = Places::default();
+        let taken = fill_namespace(&places, &to("pod"), "team");
+        assert_eq!(taken.len(), 168);
+        let refused = places.take_for(&target("10.244.1.7:80"), &to("pod"), Some("team".into()));
+        let refused = refused.unwrap_err().message;
+        assert!(
+            refused.starts_with("10.244.1.7:80: your API server has 168 connections to pods of namespace team open"),
+            "{refused}"
+        );
+        assert_eq!(fill_namespace(&places, &to("pod"), "other").len(), 42);
+        assert!(take(&places, "10.30.1.2:80", &to("endpoint")).is_ok());
+        drop(taken);
+        assert_eq!(fill_namespace(&places, &to("pod"), "team").len(), 168);
+        assert!(lock(&places.by_namespace).is_empty());
+    }
+
+    #[test]
     fn webhooks_may_have_every_place() {
         let places = Places::default();
         let webhooks = fill(&places, &to("service"));
@@ -227,8 +323,8 @@ mod tests {
         assert!(refused.contains("128 connections to the metrics API"), "{refused}");
         assert_eq!(fill(&places, &to("service")).len(), TUNNELS);
         let admission = Route::Local(Local::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))));
-        assert!(matches!(places.take_for(&target("10.0.0.1:443"), &admission), Ok(None)));
+        assert!(matches!(take(&places, "10.0.0.1:443", &admission), Ok(None)));
         drop(read);
-        assert!(places.take_for(&target("10.0.0.1:443"), &metrics()).is_ok());
+        assert!(take(&places, "10.0.0.1:443", &metrics()).is_ok());
     }
 }

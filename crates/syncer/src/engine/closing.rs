@@ -81,6 +81,11 @@ impl ObjectSync<'_> {
     async fn close(&self, host: &Stored, desired: &Value, part: Part) -> Result<(), CallError> {
         let Self { engine, kind, .. } = self;
         let resource = kind.resource();
+        // What waits is reconciled again and again, such as all pods of a namespace whose labels change.
+        let isolated = matches!(part, Part::Isolating).then(|| (json::hash(&kind.isolation(desired)), host.version));
+        if isolated.is_some() && lock(&engine.narrowed).get(&self.key()) == isolated.as_ref() {
+            return Ok(());
+        }
         let Some(live) = CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? else {
             return Ok(());
         };
@@ -92,7 +97,12 @@ impl ObjectSync<'_> {
         };
         match fitting {
             Some((patch, _in_flight)) => self.write_closing(host, patch).await,
-            None => Ok(()),
+            None => {
+                if let Some(isolated) = isolated {
+                    lock(&engine.narrowed).insert(self.key(), isolated);
+                }
+                Ok(())
+            }
         }
     }
 

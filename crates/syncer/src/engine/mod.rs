@@ -66,6 +66,7 @@ mod queued_key;
 mod queues;
 mod quota;
 mod recorder;
+mod refusals;
 mod removal;
 mod request_grants;
 pub(crate) mod reserve;
@@ -170,11 +171,15 @@ pub struct Engine {
     uncompared: Mutex<first_comparison::Uncompared>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
-    /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, and the version of the host
-    /// object that has nothing which the change takes away.
+    /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, or of what decides how far it is
+    /// isolated, and the version of the host object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
     /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
     without_foreign_fields: Mutex<HashSet<Key>>,
+    /// Host objects that have such fields, as the answer to the last write has said.
+    with_foreign_fields: Mutex<HashSet<Key>>,
+    /// Parts of host objects that the host has refused.
+    refusals: refusals::Refusals,
     /// Host objects that are about to be gone.
     endings: endings::Endings,
     /// How many bytes of each host object the syncer has written that can change.
@@ -254,6 +259,8 @@ impl Engine {
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
             without_foreign_fields: Mutex::default(),
+            with_foreign_fields: Mutex::default(),
+            refusals: refusals::Refusals::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),
             pending: pending::PendingReservations::default(),

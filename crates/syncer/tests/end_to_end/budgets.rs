@@ -49,6 +49,15 @@ pub async fn too_large_ones_leave_the_host(clusters: &Clusters) {
     tenant.patch("wide", json!({"spec": spec(8)})).await;
     host.until(&name, "it is back", |budget| values(budget) == Some(8))
         .await;
+
+    // As with a stolen credential. A budget cannot have both numbers.
+    host.patch(&name, json!({"spec": {"minAvailable": null, "maxUnavailable": 0}}))
+        .await;
+    tenant.patch("wide", json!({"spec": {"minAvailable": 1}})).await;
+    host.until(&name, "it has the tenant's number", |budget| {
+        budget["spec"]["minAvailable"] == 1 && budget["spec"].get("maxUnavailable").is_none()
+    })
+    .await;
     tenant.delete("wide").await;
     host.gone(&name).await;
 }

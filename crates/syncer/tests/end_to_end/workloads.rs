@@ -95,6 +95,7 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
         })
     })
     .await;
+    what_somebody_else_does_to_a_config_map_is_undone(clusters).await;
     eventually("the scheduler's Event is in the tenant", async || {
         let name = pods.list(&ListParams::default().labels("app=web")).await.unwrap().items[0]
             .metadata
@@ -107,6 +108,32 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
             .any(|message| message.contains(&format!("default/{name}")))
     })
     .await;
+}
+
+/// The ConfigMap `settings` gets a key on the host, loses its own to binary data, and is made immutable there, as with a stolen credential. The next change of the
+/// tenant's undoes each.
+async fn what_somebody_else_does_to_a_config_map_is_undone(clusters: &Clusters) {
+    let (tenants, hosts) = (clusters.tenant_api::<ConfigMap>(), clusters.host_api::<ConfigMap>());
+    let name = host_name("ConfigMap", "default", "settings");
+    for (mode, theirs) in [
+        ("slower", json!({"data": {"added": "x"}})),
+        (
+            "even slower",
+            json!({"data": {"mode": null}, "binaryData": {"mode": "eA=="}}),
+        ),
+        ("slowest", json!({"data": {"added": "x"}, "immutable": true})),
+    ] {
+        let params = PatchParams::default();
+        hosts.patch(&name, &params, &Patch::Merge(theirs)).await.unwrap();
+        let change = Patch::Merge(json!({"data": {"mode": mode}}));
+        tenants.patch("settings", &params, &change).await.unwrap();
+        eventually("it has what the tenant's has", async || {
+            let found = hosts.get_opt(&name).await.unwrap();
+            let data = found.and_then(|config| config.data).unwrap_or_default();
+            data.len() == 1 && data.get("mode").is_some_and(|found| found == mode)
+        })
+        .await;
+    }
 }
 
 pub async fn a_gpu_job_completes(clusters: &Clusters) {

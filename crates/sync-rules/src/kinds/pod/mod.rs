@@ -328,6 +328,10 @@ impl ToHost for Pods {
         update::isolating_patch(desired, live)
     }
 
+    fn isolation(&self, desired: &Value) -> Value {
+        update::isolation(desired)
+    }
+
     fn closed_while_ending(&self, cache: &Cache, name: &Name, pod: &Value, host_pod: &Value) -> Option<Value> {
         // It can have a day to end, and a process in it need not heed that it should.
         Some(build::metadata_of_running(cache, name, pod, host_pod))

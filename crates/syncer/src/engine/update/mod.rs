@@ -5,9 +5,10 @@ use super::{
     DENIED, Outcome, QUOTA_EXCEEDED, api::CallError, closing::Part, first_comparison, lock, pending::Pending,
     recorder::Level,
 };
+use berth_runtime::hashes::hash_of;
 use berth_sync_rules::{
     model::{
-        DeniedField, HostWrite, Translated, WhenDenied,
+        DeniedField, HostWrite, Translated, WhenDenied, json,
         resource::Side,
         store::{Detail, Stored, is_origin},
     },
@@ -21,6 +22,8 @@ use std::time::Duration;
 pub(super) const FULL_WAIT: Duration = Duration::from_mins(1);
 /// The result of a change for which the host has no room.
 pub(super) const REFUSED: &str = "refused";
+/// Most characters of a patch in the log: somebody else chooses the names of what it removes.
+const LONGEST_LOGGED: usize = 1000;
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
@@ -209,28 +212,45 @@ impl ObjectSync<'_> {
             if let Some(desired) = narrows.filter(|_| is_refusal(&error)) {
                 self.narrow_now(stored, host, &desired).await;
             }
-            // The host's admission denies what the rules here allow.
-            if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                let withdrawn = self.withdraw(stored, (object, content), host, &[]).await?;
-                if withdrawn.is_some() {
-                    return Err(error);
-                }
-            }
-            // A webhook of the host may change what was written, again and again.
-            return if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
-                Ok(Compared::Refused(error))
-            } else {
-                Err(error)
-            };
+            return self.refused(stored, (object, content), host, error).await;
         }
         self.count_requests();
         engine.set_applied(self.key(), &mutable);
         lock(&engine.narrowed).remove(&self.key());
+        engine.refusals.forget(&self.key());
         // The tenant's API server may take long for what follows.
         drop((contents, desired, mutable));
         self.record_ignored(&ignored).await;
         self.record_parts(&parts).await;
         Ok(Compared::Updated)
+    }
+
+    /// What follows from an update that has failed.
+    async fn refused(
+        &self,
+        stored: &Stored,
+        of_tenant: (&Value, &Value),
+        host: &Stored,
+        error: CallError,
+    ) -> Result<Compared, CallError> {
+        if let CallError::Rejected(refusal) = &error {
+            if self.kind.must_replace_after(refusal) {
+                return Ok(Compared::Done(self.delete(host, self.kind.orphan_grace()).await?));
+            }
+            // The host's admission denies what the rules here allow.
+            if self.keeps_failing() {
+                let withdrawn = self.withdraw(stored, of_tenant, host, &[]).await?;
+                if withdrawn.is_some() {
+                    return Err(error);
+                }
+            }
+        }
+        // A webhook of the host may change what was written, again and again.
+        if is_refusal(&error) || matches!(error, CallError::Conflict(_)) {
+            Ok(Compared::Refused(error))
+        } else {
+            Err(error)
+        }
     }
 
     /// What the tenant's object becomes on the host, or what is denied of it. Whether what is in doubt is denied, the live host object says.
@@ -277,6 +297,10 @@ impl ObjectSync<'_> {
 
     /// Brings the host object up to date. If the host refuses that, what must reach it in any case is written alone.
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        if self.kind.update_needs_live() {
+            // The answers to some of its writes are not stored.
+            lock(&self.engine.narrowed).remove(&self.key());
+        }
         let result = self.write_difference(host, desired).await;
         if result.as_ref().is_err_and(is_refusal) {
             self.close_now(host, desired, Part::Closing).await;
@@ -299,12 +323,15 @@ impl ObjectSync<'_> {
         let foreign = kind.without_foreign_fields(&object, &written);
         engine.store_written(Side::Host, *id, name, written);
         if let Some(patch) = foreign {
-            tracing::warn!(key = %self.key(), %patch, "removing fields of a host object that somebody else has set");
+            let patch_text: String = patch.to_string().chars().take(LONGEST_LOGGED).collect();
+            tracing::warn!(key = %self.key(), patch = patch_text, "removing fields of a host object that somebody else has set");
             // The hash says that it is what it should be. Until it is, that does not count.
             lock(&engine.without_foreign_fields).remove(&self.key());
+            lock(&engine.with_foreign_fields).insert(self.key());
             engine.turns.take(host.bytes.into());
             self.write_closing(host, patch).await?;
         }
+        lock(&engine.with_foreign_fields).remove(&self.key());
         if !kind.exclusive_fields().is_empty() {
             lock(&engine.without_foreign_fields).insert(self.key());
         }
@@ -316,6 +343,10 @@ impl ObjectSync<'_> {
     /// failure. Not always: a webhook of the host may set a field again whenever it is removed.
     pub(super) fn has_foreign_fields(&self, desired: &Value, host: &Stored) -> bool {
         let Self { engine, kind, .. } = self;
+        // The store may not have the content.
+        if lock(&engine.with_foreign_fields).contains(&self.key()) {
+            return true;
+        }
         if kind.exclusive_fields().is_empty() || lock(&engine.without_foreign_fields).contains(&self.key()) {
             return false;
         }
@@ -373,21 +404,9 @@ impl ObjectSync<'_> {
                             Err(error) => return Err(error),
                         }
                     }
-                    HostWrite::Patch { subresource, mut patch } => {
-                        patch["metadata"]["uid"] = (*host.uid).into();
-                        let patch = Patch::Strategic(patch);
-                        let written = engine
-                            .host
-                            .patch(resource, self.namespace(), &host.name, subresource, &patch)
-                            .await;
-                        match written {
-                            Ok(_) => {}
-                            // What follows does not depend on it.
-                            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
-                                refused = refused.or(Some(error));
-                            }
-                            Err(error) => return Err(error),
-                        }
+                    HostWrite::Patch { subresource, patch } => {
+                        let refusal = self.write_part(host, subresource, patch).await?;
+                        refused = refused.or(refusal);
                     }
                 }
             }
@@ -397,6 +416,38 @@ impl ObjectSync<'_> {
             }
         }
         Err(CallError::Conflict("the host object keeps changing".into()))
+    }
+
+    /// Writes a part of a change that comes alone. Returns why the host refuses it, if what follows does not depend on it.
+    async fn write_part(
+        &self,
+        host: &Stored,
+        subresource: &'static str,
+        mut patch: Value,
+    ) -> Result<Option<CallError>, CallError> {
+        let Self { engine, kind, .. } = self;
+        patch["metadata"]["uid"] = (*host.uid).into();
+        let (key, part) = (self.key(), hash_of(&(subresource, json::to_text(&patch))));
+        if let Some(message) = engine.refusals.refusal(&key, part) {
+            first_comparison::note_later();
+            return Ok(Some(CallError::Rejected(message)));
+        }
+        let patch = Patch::Strategic(patch);
+        let written = engine
+            .host
+            .patch(kind.resource(), self.namespace(), &host.name, subresource, &patch)
+            .await;
+        match written {
+            Ok(_) => Ok(None),
+            Err(error) if !subresource.is_empty() && is_refusal(&error) => {
+                // Room comes back by itself.
+                if let CallError::Rejected(message) = &error {
+                    engine.refusals.note(&key, part, message);
+                }
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes what needs no subresource, after the host has refused one. If the object was changed meanwhile, that is left to the next try.

@@ -16,7 +16,7 @@ use berth_sync_rules::model::{
 use serde_json::{Value, json};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The tenant whose syncer has this account on the host.
@@ -52,9 +52,9 @@ async fn a_restart_writes_nothing_and_a_new_account_writes_everything_once() {
     assert_eq!(writes("", "one").await, 1);
 }
 
-#[tokio::test]
-async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_first() {
-    // The first patch applies, the second one removes.
+/// A NetworkPolicy of which the first patch applies, and the second one removes what somebody else has set. That fails the first time. Whether the watch shows
+/// then what is left.
+async fn remove_after_a_failure(is_shown: bool) {
     let patches = AtomicUsize::new(0);
     let scripted = Scripted::new(with_account("two"), move |call| {
         let is_patch = call.starts_with("host PATCH") && call.contains("/networkpolicies/");
@@ -67,11 +67,18 @@ async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_
     let path = format!("/networkpolicies/{on_host}");
     let annotations = json!({labels::ORIGIN_UID: "tenant-uid"});
     let host = json!({"metadata": {"name": on_host, "uid": "h", "resourceVersion": "2", "annotations": annotations}});
-    engine.cache.stores.host(id).watched(name.clone(), Stored::from(host));
+    let hosts = engine.cache.stores.host(id);
+    hosts.watched(name.clone(), Stored::from(host));
     scripted.add_foreign_field(&path, "egress");
-    let key = id.key(name);
+    let key = id.key(name.clone());
     assert!(engine.reconcile(&key, Instant::now(), true).await.is_err());
     assert!(!lock(&engine.without_foreign_fields).contains(&key));
+    if !is_shown {
+        let mut host = Value::clone(&hosts.get(&name).unwrap().object());
+        host["metadata"]["resourceVersion"] = "101".into();
+        host["spec"] = json!({});
+        hosts.watched(name.clone(), Stored::from(host));
+    }
     // What is known of it has the hash of what it should be.
     engine.reconcile(&key, Instant::now(), true).await.unwrap();
     let sent = scripted.sent("host PATCH", &path);
@@ -79,6 +86,17 @@ async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_
     assert!(sent[2]["spec"]["podSelector"].is_object() && sent[2]["spec"].get("egress").is_none());
     assert_eq!(sent[3]["spec"], json!({"egress": null}));
     assert!(lock(&engine.without_foreign_fields).contains(&key));
+    assert!(lock(&engine.with_foreign_fields).is_empty());
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_set_is_removed_after_a_write_also_if_that_fails_first() {
+    remove_after_a_failure(true).await;
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_set_is_removed_also_if_the_store_does_not_have_it() {
+    remove_after_a_failure(false).await;
 }
 
 /// A NetworkPolicy that the host has as the syncer has written it last, and in which somebody else has set egress rules: a syncer has ended before it removed
@@ -393,6 +411,42 @@ async fn a_resize_that_the_host_refuses_keeps_nothing_else_from_it() {
     let reported = scripted.sent("tenant PATCH", "/pods/a/status");
     let phases: Vec<&Value> = reported.iter().map(|patch| &patch["status"]["phase"]).collect();
     assert_eq!(phases, ["Succeeded"], "controllers of the tenant wait for its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ephemeral_containers_that_the_host_refuses_are_seldom_written_again() {
+    let refuses = |call: &str| {
+        let is_added = call.ends_with("/pods/a/ephemeralcontainers");
+        is_added.then_some(Failure::Refused(422))
+    };
+    let scripted = run_pod(&containers(&[LISTED]), &[LISTED], refuses);
+    // How often any was written once the pod has so many, and has changed.
+    let writes = async |version: &str, count: usize| {
+        let mut spec = containers(&[LISTED]);
+        let added = (0..count).map(|number| json!({"name": format!("x{number}"), "image": LISTED}));
+        spec["ephemeralContainers"] = added.collect::<Vec<Value>>().into();
+        spec["nodeName"] = "gpu-1".into();
+        let status = json!({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]});
+        let pod = json!({"metadata": {"name": "a", "namespace": "team", "uid": "tenant-uid", "resourceVersion": version,
+            "labels": {"app": "web"}}, "spec": spec, "status": status});
+        let annotations = json!({labels::ORIGIN_UID: "tenant-uid"});
+        let metadata = json!({"name": "a", "uid": "host-uid", "resourceVersion": version, "annotations": annotations});
+        let host = json!({"metadata": metadata, "spec": {"nodeName": "gpu-1"}, "status": status});
+        let stores = &scripted.engine.cache.stores;
+        stores.tenant(KindId::Pod).watched(name(), Stored::from(pod));
+        stores.host(KindId::Pod).watched(name(), Stored::from(host));
+        let result = reconcile(&scripted).await;
+        assert!(matches!(result, Err(CallError::Rejected(_))), "{result:?}");
+        scripted.calls("host PATCH", "/pods/a/ephemeralcontainers").len()
+    };
+    assert_eq!(writes("200", 3).await, 3);
+    assert_eq!(writes("300", 3).await, 3, "a change of the pod is no reason");
+    assert_eq!(writes("400", 4).await, 4, "a new one does not wait for others");
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(writes("500", 4).await, 8, "the host may allow them by now");
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(writes("600", 4).await, 8, "they wait longer each time");
+    assert!(is_labelled(&scripted));
 }
 
 #[tokio::test]

@@ -221,6 +221,36 @@ async fn a_policy_that_waits_is_narrowed_before_the_tenant_reads_that_it_waits()
     assert!(narrowed < reported, "{:?}", scripted.calls("", ""));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_is_read_again_only_if_it_may_have_to_be_isolated() {
+    // The store keeps the tenant's pod as it is here.
+    let scripted = without_statuses(tenant(SyncPolicy::default()), Failure::Refused(403));
+    let (pod, host) = pods(&json!({}), Some("gpu-1"));
+    let key = put(&scripted, KindId::Pod, pod.clone(), host);
+    scripted.serve("/pods/a", json!({"metadata": {"labels": {}}, "spec": {}}));
+    use_up_turns(&scripted);
+    // How often it was read once its label has changed.
+    let reads = async |app: &str| {
+        let mut changed = pod.clone();
+        changed["metadata"]["labels"] = json!({"app": app});
+        scripted.put(Side::Tenant, KindId::Pod, &name(), changed);
+        drop(reconcile(&scripted, &key).await);
+        scripted.calls("host GET", "/pods/a").len()
+    };
+    assert_eq!(reads("one").await, 1);
+    assert_eq!(reads("two").await, 1, "the label opens nothing");
+    let policy = json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}});
+    scripted.put(
+        Side::Tenant,
+        KindId::NetworkPolicy,
+        &Name::new("team", "quarantine"),
+        policy,
+    );
+    assert_eq!(reads("two").await, 2);
+    assert_eq!(reads("three").await, 2);
+    assert!(scripted.calls("host PATCH", "").is_empty(), "it waits");
+}
+
 /// What leaves the host although a thousand other objects of its kind wait for the tenant.
 async fn leaves_soon(scripted: Scripted, key: Key, others: Value, call: &str) {
     let working = scripted.flood(key.kind, &others).await;

@@ -58,6 +58,13 @@ pub fn isolating_patch(desired: &Value, live: &Value) -> Option<Value> {
     (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
 }
 
+/// What of `desired` decides about [`isolating_patch`]: which of these labels it has.
+pub fn isolation(desired: &Value) -> Value {
+    let of_pod = &desired["metadata"]["labels"];
+    let open: Vec<bool> = OPENING.iter().map(|key| of_pod.get(*key).is_some()).collect();
+    open.into()
+}
+
 /// The value of [`labels::APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=`. Labels with a key of [`pod_labels`] are left out: they are
 /// always the tenant's. Host pods that were created by earlier releases may have scheduling gates of the tenant.
 pub fn applied_keys(pod: &Value) -> String {

@@ -12,7 +12,7 @@ mod metadata;
 #[cfg(test)]
 mod tests;
 
-pub use metadata::{applied_keys, closing_patch, has_gates_of_tenant, isolating_patch};
+pub use metadata::{applied_keys, closing_patch, has_gates_of_tenant, isolating_patch, isolation};
 
 use crate::model::{HostWrite, json};
 use berth_api::labels;
