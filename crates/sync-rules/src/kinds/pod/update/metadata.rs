@@ -32,7 +32,10 @@ const OPENING: &[&str] = &[
 /// Whether a label of a host pod is the syncer's alone, whatever is on record of it: by these, policies select the pod, and let it connect. One that somebody has
 /// set with a stolen credential would otherwise stay for as long as the pod.
 fn is_of_syncer(key: &str) -> bool {
-    pod_labels::is_host_key(key) || key.starts_with(labels::NAMESPACE_LABELS) || OPENING.contains(&key)
+    pod_labels::is_host_key(key)
+        || key.starts_with(labels::NAMESPACE_LABELS)
+        || key == labels::LABELS_LEFT_OUT
+        || OPENING.contains(&key)
 }
 
 /// A merge patch with the labels by which policies select the pod, without those that open more, and without annotations that are gone in the tenant or
