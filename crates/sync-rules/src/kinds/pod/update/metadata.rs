@@ -42,7 +42,8 @@ fn is_of_syncer(key: &str) -> bool {
 /// that its class no longer allows: nothing in it can be refused.
 pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
     let mut of_labels = changed_entries(desired, live, "labels").unwrap_or_default();
-    of_labels.retain(|key, value| labels::is_reserved(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
+    let is_selected_by = |key: &str| labels::is_reserved(key) || pod_labels::OF_CONTROLLERS.contains(&key);
+    of_labels.retain(|key, value| is_selected_by(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
     let mut of_annotations = changed_entries(desired, live, "annotations").unwrap_or_default();
     of_annotations.retain(|key, value| value.is_null() && !labels::is_reserved(key));
     let mut metadata = Map::new();
