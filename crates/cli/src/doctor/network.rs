@@ -116,7 +116,9 @@ fn check_addresses_of_nodes(facts: &Facts) -> Option<CheckResult> {
     let (name, address) = nodes.iter().find_map(|node| {
         let counted: Vec<IpAddr> = host_network::addresses_of(node).collect();
         let is_closed = |address: &IpAddr| {
-            (!has_networks && counted.contains(address)) || closed.iter().any(|range| range.contains(address))
+            (!has_networks && counted.contains(address))
+                || closed.iter().any(|range| range.contains(address))
+                || ranges::never_open().any(|range| range.contains(address))
         };
         let mut all = addresses_of_machine(node);
         all.find(|address| !is_closed(address))
@@ -132,7 +134,7 @@ fn check_addresses_of_nodes(facts: &Facts) -> Option<CheckResult> {
     ))
 }
 
-/// The networks that control closes besides addresses of nodes and what no host opens, among texts that are no networks.
+/// The networks that control closes besides addresses of nodes and what is closed on every host, among texts that are no networks.
 fn closed_networks<'a>(nodes: &'a [Node], control: Option<&'a Deployment>) -> impl Iterator<Item = &'a str> {
     let of_pods = nodes.iter().flat_map(networks_of_pods);
     of_pods.chain(control.into_iter().flat_map(blocked_by))
