@@ -337,6 +337,10 @@ pub const NETWORK_DNS: &str = "net.berth.dev/dns";
 pub const NETWORK_API_SERVER: &str = "net.berth.dev/api-server";
 /// Value of [`NETWORK_INGRESS`], [`NETWORK_EGRESS`], [`NETWORK_DNS`] and [`NETWORK_API_SERVER`].
 pub const NETWORK_OPEN: &str = "open";
+/// Label of host pods that do not carry all labels of the tenant's pod or of its namespace, because there are too many; the value is `true`. Selectors of
+/// NetworkPolicies that ask for pods without a label, or without a value of it, do not select such pods.
+/// Set by: Berth.
+pub const LABELS_LEFT_OUT: &str = "net.berth.dev/labels-left-out";
 
 /// Annotation in a tenant, on pods whose GPUs do nothing and on their owner: the last step, since when, and when the next one is due.
 /// JSON. For people and programs; nothing is decided by it.

@@ -43,6 +43,13 @@ const fn single(address: Ipv6Addr) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(address, 128))
 }
 
+/// Multicast and broadcast addresses. What a pod sends there reaches its own node, and programs of the node that listen on all addresses.
+pub const MULTICAST_AND_BROADCAST: &[IpNet] = &[
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8)),
+];
+
 /// Networks of IPv6 addresses that stand for IPv4 addresses. What such an address leads to depends on who reads it.
 pub const FORMS_OF_V4: &[IpNet] = &[
     // Compatible and mapped.

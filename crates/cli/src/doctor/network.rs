@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use berth_api::{ranges, system};
+use berth_control::network::host_network;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -41,8 +42,9 @@ const CILIUM: &str = "cilium";
 pub(super) const CILIUM_NAMESPACE: &str = "kube-system";
 pub(super) const CILIUM_CONFIG: &str = "cilium-config";
 const CILIUM_MODE: &str = "policy-cidr-match-mode";
-/// The argument of control with networks that are closed as well.
-const BLOCKED: &str = "--blocked-cidr=";
+/// The arguments of control with networks that are closed as well: others, and those of nodes.
+const BLOCKED: &str = "--blocked-cidr";
+const NODES: &str = "--node-cidr";
 
 const CHECK: &str = "network";
 const AWS_FIX: &str =
@@ -60,6 +62,7 @@ pub(super) fn check(facts: &Facts) -> Vec<CheckResult> {
         results.extend(check_cilium(facts));
     }
     results.extend(check_pods(facts));
+    results.extend(check_addresses_of_nodes(facts));
     results
 }
 
@@ -68,10 +71,7 @@ fn check_pods(facts: &Facts) -> Option<CheckResult> {
     // Without them there is no telling; other checks say that they cannot be read.
     let (nodes, slices) = (facts.nodes.as_ref().ok()?, facts.endpoints.as_ref().ok()?);
     let control = facts.control.as_ref().ok().and_then(Option::as_ref);
-    let closed: Vec<_> = nodes
-        .iter()
-        .flat_map(networks_of_pods)
-        .chain(control.into_iter().flat_map(blocked_by))
+    let closed: Vec<_> = closed_networks(nodes, control)
         .filter_map(|text| ranges::parse(text).ok())
         .collect();
     let of_nodes: BTreeSet<&str> = nodes.iter().flat_map(addresses).collect();
@@ -103,6 +103,43 @@ fn check_pods(facts: &Facts) -> Option<CheckResult> {
     ))
 }
 
+/// Control closes the first addresses of each node. If it has networks of nodes, it closes these instead, and no address elsewhere.
+fn check_addresses_of_nodes(facts: &Facts) -> Option<CheckResult> {
+    let (nodes, control) = (facts.nodes.as_ref().ok()?, facts.control.as_ref().ok()?.as_ref());
+    let has_networks = control
+        .into_iter()
+        .flat_map(arguments)
+        .any(|argument| argument.starts_with(NODES));
+    let closed: Vec<_> = closed_networks(nodes, control)
+        .filter_map(|text| ranges::parse(text).ok())
+        .collect();
+    let (name, address) = nodes.iter().find_map(|node| {
+        let counted: Vec<IpAddr> = host_network::addresses_of(node).collect();
+        let is_closed = |address: &IpAddr| {
+            (!has_networks && counted.contains(address))
+                || closed.iter().any(|range| range.contains(address))
+                || ranges::never_open().any(|range| range.contains(address))
+        };
+        let mut all = addresses_of_machine(node);
+        all.find(|address| !is_closed(address))
+            .map(|address| (node.name_any(), address))
+    })?;
+    Some(CheckResult::warning(
+        CHECK,
+        format!(
+            "node {name} has the address {address}, which Berth does not close: tenants whose class opens networks around it may reach the kubelet \
+             and other programs of the node"
+        ),
+        "list all networks of nodes in control.extraArgs of the chart, as --node-cidr=NETWORK (docs/guides/install.md#networks-of-nodes)",
+    ))
+}
+
+/// The networks that control closes besides addresses of nodes and what is closed on every host, among texts that are no networks.
+fn closed_networks<'a>(nodes: &'a [Node], control: Option<&'a Deployment>) -> impl Iterator<Item = &'a str> {
+    let of_pods = nodes.iter().flat_map(networks_of_pods);
+    of_pods.chain(control.into_iter().flat_map(blocked_by))
+}
+
 /// The networks of a node's pods.
 fn networks_of_pods(node: &Node) -> impl Iterator<Item = &str> {
     let spec = node.spec.iter();
@@ -113,13 +150,22 @@ fn networks_of_pods(node: &Node) -> impl Iterator<Item = &str> {
 
 /// The networks that control's arguments close, among texts that are no networks.
 fn blocked_by(control: &Deployment) -> impl Iterator<Item = &str> {
-    let pod = control.spec.template.spec.iter();
-    let arguments = pod.flat_map(|pod| &pod.containers);
-    let arguments = arguments.flat_map(|container| container.args.iter().flatten());
-    arguments
+    arguments(control)
         // The network may be an argument of its own: no other one is a network.
-        .map(|argument| argument.strip_prefix(BLOCKED).unwrap_or(argument))
+        .map(|argument| {
+            let mut flags = [BLOCKED, NODES].into_iter();
+            let list = flags.find_map(|flag| argument.strip_prefix(flag)?.strip_prefix('='));
+            list.unwrap_or(argument)
+        })
         .flat_map(|list| list.split(','))
+}
+
+/// The arguments of control.
+fn arguments(control: &Deployment) -> impl Iterator<Item = &str> {
+    let pod = control.spec.template.spec.iter();
+    let containers = pod.flat_map(|pod| &pod.containers);
+    let arguments = containers.flat_map(|container| container.args.iter().flatten());
+    arguments.map(String::as_str)
 }
 
 /// The addresses of a node.
@@ -127,6 +173,15 @@ fn addresses(node: &Node) -> impl Iterator<Item = &str> {
     let status = node.status.iter();
     let all = status.flat_map(|status| status.addresses.iter().flatten());
     all.map(|address| address.address.as_str())
+}
+
+/// The addresses of a node's machine, as control reads them.
+fn addresses_of_machine(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let status = node.status.iter();
+    let all = status.flat_map(|status| status.addresses.iter().flatten());
+    let of_machine = all.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
+    let parsed = of_machine.filter_map(|address| address.address.parse::<IpAddr>().ok());
+    parsed.map(|address| address.to_canonical())
 }
 
 fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {

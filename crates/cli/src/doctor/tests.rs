@@ -330,6 +330,36 @@ fn pods_outside_of_the_networks_of_nodes_are_named_unless_control_blocks_these()
 }
 
 #[test]
+fn addresses_of_nodes_that_control_does_not_close_are_named() {
+    let with = |count: u8, arguments: Value| {
+        let mut facts = healthy();
+        let addresses: Vec<Value> = (1..=count)
+            .map(|last| json!({"type": "InternalIP", "address": format!("192.0.2.{last}")}))
+            .collect();
+        let node = &mut facts.nodes.as_mut().unwrap()[0];
+        node.status.as_mut().unwrap().addresses = Some(read(json!(addresses)));
+        facts.control = Ok(Some(read(
+            json!({"metadata": {}, "spec": {"selector": {}, "template": {"spec": {
+            "containers": [{"name": "control", "args": arguments}]}}}}),
+        )));
+        let mut found = faults(&facts);
+        found.retain(|fault| fault.starts_with("network"));
+        found
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(with(4, json!([])), none);
+    assert_eq!(with(5, json!([])), ["network: Warning"]);
+    for closing in [
+        json!(["--node-cidr=198.51.100.0/24,192.0.2.0/24"]),
+        json!(["--node-cidr", "192.0.2.0/24"]),
+        json!(["--blocked-cidr=192.0.2.0/24"]),
+    ] {
+        assert_eq!(with(5, closing.clone()), none, "{closing}");
+    }
+    assert_eq!(with(1, json!(["--node-cidr=198.51.100.0/24"])), ["network: Warning"]);
+}
+
+#[test]
 fn rate_cards_that_contradict_each_other_are_named() {
     let of_cards = |names: &[&str]| {
         let mut facts = healthy();

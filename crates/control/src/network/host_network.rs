@@ -118,6 +118,7 @@ pub fn collect_with_addresses<'n, 's>(
         .filter_map(|text| ranges::parse(text).ok())
         .collect();
     let all = ranges::never_open()
+        .chain(ranges::MULTICAST_AND_BROADCAST.iter().copied())
         .chain(flags.iter().copied())
         .chain(services.iter().copied());
     let all = all.chain(api_servers.iter().map(|server| IpNet::from(server.ip())));
@@ -391,7 +392,7 @@ mod tests {
         let shortest = |ranges: &[IpNet]| {
             ranges
                 .iter()
-                .filter(|range| range.addr().is_ipv4())
+                .filter(|range| range.addr().is_ipv4() && !ranges::MULTICAST_AND_BROADCAST.contains(range))
                 .map(IpNet::prefix_len)
                 .min()
         };

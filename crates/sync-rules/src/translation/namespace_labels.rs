@@ -21,13 +21,16 @@ pub fn label(key: &str) -> String {
 }
 
 /// Labels of host pods for those of the namespace `namespace`, without the one of its name, which every object has. They are the first by
-/// their keys, [`MAX_NAMESPACE_LABELS`] at most.
+/// their keys, [`MAX_NAMESPACE_LABELS`] at most. If there are more, [`labels::LABELS_LEFT_OUT`] says so.
 pub fn labels_of(cache: &Cache, namespace: &str) -> Map<String, Value> {
-    own_labels(cache, namespace)
-        .into_iter()
-        .take(MAX_NAMESPACE_LABELS)
-        .map(|(key, value)| (label(&key), value.into()))
-        .collect()
+    let own = own_labels(cache, namespace);
+    let are_too_many = own.len() > MAX_NAMESPACE_LABELS;
+    let carried = own.into_iter().take(MAX_NAMESPACE_LABELS);
+    let mut labels: Map<String, Value> = carried.map(|(key, value)| (label(&key), value.into())).collect();
+    if are_too_many {
+        labels.insert(labels::LABELS_LEFT_OUT.into(), "true".into());
+    }
+    labels
 }
 
 /// Denies a new pod in a namespace with more labels than its pods carry: selectors would not find the others, and some would take that for
@@ -121,8 +124,9 @@ mod tests {
         let (labels, denied) = in_namespace_with(MAX_NAMESPACE_LABELS);
         assert_eq!((labels.len(), denied.len()), (MAX_NAMESPACE_LABELS, 0));
         let (labels, denied) = in_namespace_with(MAX_NAMESPACE_LABELS + 1);
-        assert_eq!(labels.len(), MAX_NAMESPACE_LABELS);
+        assert_eq!(labels.len(), MAX_NAMESPACE_LABELS + 1);
         assert!(labels.contains_key(&label("key-000")) && !labels.contains_key(&label("key-064")));
+        assert_eq!(labels[labels::LABELS_LEFT_OUT], "true");
         assert_eq!(denied[0].field, "metadata.namespace");
         assert!(denied[0].why.contains("shop has 65 labels"), "{}", denied[0].why);
     }

@@ -30,6 +30,8 @@ fn allowed_and_denied_connections() {
     let (team, metadata) = (outside("198.51.100.9"), outside("169.254.169.254"));
     let (node, host_api, etcd) = (outside("192.168.5.10"), outside("192.168.5.1"), outside("192.168.5.2"));
     let (allowed, blocked) = (outside("10.20.1.1"), outside("10.20.7.1"));
+    // Packets to them reach the pod's own node.
+    let (everybody, all_hosts) = (outside("255.255.255.255"), outside("224.0.0.1"));
     let api = ("TCP", 6443);
     let cases = [
         (&open, &workload(0, 20, OPEN), TCP, true),
@@ -59,6 +61,8 @@ fn allowed_and_denied_connections() {
         (&open, &node, ("TCP", 5432), false),
         (&open, &team, ("UDP", 123), true),
         (&open, &team, ("TCP", 123), false),
+        (&open, &everybody, ("UDP", 123), false),
+        (&open, &all_hosts, ("UDP", 123), false),
         (&metadata, &open, TCP, false),
         (&ingress, &open, TCP, true),
         (&ingress, &open, ("TCP", 9090), false),

@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | labels, annotations | not passed on: see `metadata` |
-//! | `podSelector` | narrowed to the tenant and the namespace |
+//! | `podSelector` | narrowed to the tenant and the namespace, and to pods that carry all of their labels if it asks for the absence of one |
 //! | `policyTypes` | copied |
 //! | `ingress[].ports`, `egress[].ports` | copied |
 //! | peers: selectors | pods of the tenant only, see `peers` |
@@ -47,7 +47,7 @@ use crate::{
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
-        pod_selector::scoped,
+        pod_selector::{of_pods_with_all_labels, scoped},
         sizes,
     },
 };
@@ -125,10 +125,8 @@ impl ToHost for Policies {
         // An unknown field may change what the rules mean. Rules that are too many are left out, so they need not be made.
         let makes_rules = issues.denied.is_empty() && !has_too_many_rules(policy);
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
-        spec.insert(
-            "podSelector".into(),
-            scoped(cache, &selected, Some(&[&*name.namespace])),
-        );
+        let selected = scoped(cache, &selected, Some(&[&*name.namespace]));
+        spec.insert("podSelector".into(), of_pods_with_all_labels(selected));
         if json::items(source, &["policyTypes"]).is_empty() {
             let types = isolation::directions(source);
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));

@@ -4,9 +4,13 @@
 //! What is written meanwhile is made of the host's policy and of nothing else: of each rule the peers and ports that one rule of the tenant still
 //! allows. So nothing of the change gets through before its turn, each such write leaves less, and a rule to which something is added stays as it
 //! was. A range that gets exceptions is gone until its turn, as is a rule for all ports that gets some.
+//!
+//! Selectors that differ only in [`labels::LABELS_LEFT_OUT`] are the same here: no change of a tenant makes this difference. An earlier release wrote the
+//! policy, and nothing of it closes until it is written again.
 
 use super::{DIRECTIONS, isolation};
 use crate::model::json;
+use berth_api::labels;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +19,12 @@ const MOST_COMPARED: usize = 1_000_000;
 
 /// The host's policy `live` without what `desired` does not allow, if it allows anything that `desired` does not.
 pub(super) fn narrowed(desired: &Value, live: &Value) -> Option<Value> {
-    let selects_others = desired["spec"]["podSelector"] != live["spec"]["podSelector"];
+    let selected = |policy: &Value| {
+        let mut selector = policy["spec"]["podSelector"].clone();
+        of_any_release(&mut selector);
+        selector
+    };
+    let selects_others = selected(desired) != selected(live);
     let mut narrowed = desired.clone();
     narrowed["metadata"]["annotations"] = Map::new().into();
     narrowed["spec"] = live["spec"].clone();
@@ -88,7 +97,11 @@ impl Peer {
                     except.filter_map(Value::as_str).map(Into::into).collect(),
                 )
             }
-            None => Self::Exact(peer.to_string()),
+            None => {
+                let mut peer = peer.clone();
+                json::each_mut(&mut peer, "podSelector", &mut of_any_release);
+                Self::Exact(peer.to_string())
+            }
         }
     }
 }
@@ -171,6 +184,13 @@ impl Peers {
                 ranges.iter().any(is_within)
             }),
         }
+    }
+}
+
+/// Takes [`labels::LABELS_LEFT_OUT`] out of a selector.
+fn of_any_release(selector: &mut Value) {
+    if let Some(expressions) = selector.get_mut("matchExpressions").and_then(Value::as_array_mut) {
+        expressions.retain(|expression| json::text(expression, &["key"]) != Some(labels::LABELS_LEFT_OUT));
     }
 }
 
@@ -324,6 +344,26 @@ mod tests {
         desired["spec"]["ingress"][7] = live["spec"]["ingress"][7].clone();
         let narrowed = narrowed(&desired, &live).unwrap();
         assert_eq!(narrowed["spec"]["ingress"], json!([live["spec"]["ingress"][7]]));
+    }
+
+    #[test]
+    fn policies_of_earlier_releases_stay_until_it_is_their_turn() {
+        let absent = json!({"key": "pod.berth.dev/old", "operator": "DoesNotExist"});
+        let all_carried = json!({"key": labels::LABELS_LEFT_OUT, "operator": "DoesNotExist"});
+        let with = |expressions: Value, others: &[Value]| {
+            let selector = json!({ "matchExpressions": expressions });
+            let from = [&[json!({ "podSelector": selector })][..], others].concat();
+            let mut policy = policy("db", &[&json!({ "from": from })], &[]);
+            policy["spec"]["podSelector"] = selector;
+            policy
+        };
+        let (earlier, now) = (json!([absent]), json!([absent, all_carried]));
+        assert_eq!(narrowed(&with(now.clone(), &[]), &with(earlier.clone(), &[])), None);
+        assert_eq!(
+            narrowed(&with(now, &[]), &with(earlier.clone(), &[pods("a")])),
+            Some(with(earlier, &[])),
+            "what is lost is as ever"
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! | `ipBlock` | the range as far as it is declared for the tenant, see `limits`; DNS and the API server see `services` |
 //! | `ipBlock`s of all addresses | also every pod of the tenant |
 //!
+//! A selector that asks for the absence of a label selects only pods that carry all of their labels on the host.
+//!
 //! The addresses of pods are not looked at: they change, and a smaller range would open and close pods by and by. Selectors are for pods.
 
 use super::{
@@ -22,7 +24,7 @@ use crate::{
     translation::{
         fields::FieldIssues,
         namespace_labels,
-        pod_selector::scoped,
+        pod_selector::{of_pods_with_all_labels, scoped},
         sizes::{MOST_EXCEPTED, MOST_PEERS},
     },
 };
@@ -232,6 +234,7 @@ impl<'a> Peers<'a> {
             None => scoped(self.cache, pods, Some(&[self.namespace])),
             Some(namespaces) => both(scoped(self.cache, pods, None), &namespace_labels::selector(namespaces)),
         };
+        let selector = of_pods_with_all_labels(selector);
         rule_peers.pods.push(json!({ "podSelector": selector }));
     }
 

@@ -57,7 +57,8 @@ pub fn check(pod: &Value, host: &Value, issues: &mut FieldIssues) {
     }
 }
 
-/// Leaves out of the host's object what is too large: the tenant's labels, or its annotations and the values of the downward API.
+/// Leaves out of the host's object what is too large: the tenant's labels, of which [`labels::LABELS_LEFT_OUT`] says so, or its annotations and the values
+/// of the downward API.
 pub fn reduce(pod: &Value, host: &mut Value) {
     let retain = |host: &mut Value, map: &str, is_kept: &dyn Fn(&str) -> bool| {
         if let Some(entries) = host["metadata"].get_mut(map).and_then(Value::as_object_mut) {
@@ -66,6 +67,7 @@ pub fn reduce(pod: &Value, host: &mut Value) {
     };
     if label_count(pod) > MAX_LABELS {
         retain(host, "labels", &|key| is_reserved(key) && !is_host_key(key));
+        host["metadata"]["labels"][labels::LABELS_LEFT_OUT] = "true".into();
     }
     if exceeded_by(annotation_bytes(host), pod).is_some() {
         retain(host, "annotations", &|key| {
@@ -130,6 +132,8 @@ mod tests {
             .keys()
             .any(|key| is_host_key(key));
         assert!(!has_pod_labels, "{wide}");
+        let left_out = |host: &Value| host["metadata"]["labels"].get(labels::LABELS_LEFT_OUT).cloned();
+        assert_eq!((left_out(&wide), left_out(&long)), (Some("true".into()), None));
         let applied = wide["metadata"]["annotations"][labels::APPLIED_KEYS].as_str().unwrap();
         assert!(applied.contains(berth_api::labels::NETWORK_EGRESS), "{applied}");
     }

@@ -279,10 +279,39 @@ fn dns(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>
             options.retain(|known| known.get("name") != option.get("name"));
             options.push(option.clone());
         }
+        limit_dns(&mut nameservers, &mut searches, issues);
     }
     spec.insert("dnsPolicy".into(), "None".into());
     let config = json!({"nameservers": nameservers, "searches": searches, "options": options});
     spec.insert("dnsConfig".into(), config);
+}
+
+/// Most DNS servers and search domains of a pod, and most characters of all its search domains with the blanks between them.
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARACTERS: usize = 2048;
+
+/// Leaves out what a kubelet leaves out of merged lists: API servers reject a pod that names more. What the tenant's cluster adds comes first.
+fn limit_dns(nameservers: &mut Vec<Value>, searches: &mut Vec<Value>, issues: &mut FieldIssues) {
+    let mut characters = 0;
+    let is_fitting = |search: &&Value| {
+        characters += search.as_str().map_or(0, str::len) + 1;
+        // After the last one there is no blank.
+        characters <= MAX_SEARCH_CHARACTERS + 1
+    };
+    let fitting = searches.iter().take(MAX_SEARCHES).take_while(is_fitting).count();
+    for (list, most, field) in [
+        (nameservers, MAX_NAMESERVERS, "nameservers"),
+        (searches, fitting, "searches"),
+    ] {
+        if list.len() > most {
+            list.truncate(most);
+            let why = format!(
+                "with those of the cluster's DNS, which come first, there are too many: only {most} have an effect, as in any cluster"
+            );
+            issues.ignore(format!("spec.dnsConfig.{field}"), why);
+        }
+    }
 }
 
 /// The longest host name that a kubelet gives a pod.
@@ -322,12 +351,27 @@ fn kernel_name(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::kernel_name;
+    use super::{FieldIssues, Value, kernel_name, limit_dns};
 
     #[test]
     fn host_names_are_the_kubelets() {
         assert_eq!(kernel_name("web-0"), "web-0");
         assert_eq!(kernel_name("a.b.c"), "a.b.c");
         assert_eq!(kernel_name(&format!("{}-x", "a".repeat(62))), "a".repeat(62));
+    }
+
+    #[test]
+    fn of_too_many_dns_servers_and_search_domains_the_first_stay() {
+        let texts = |count: usize, length: usize| -> Vec<Value> {
+            (0..count).map(|number| format!("{number:0length$}").into()).collect()
+        };
+        let limited = |mut servers: Vec<Value>, mut domains: Vec<Value>| {
+            let mut issues = FieldIssues::default();
+            limit_dns(&mut servers, &mut domains, &mut issues);
+            (servers.len(), domains.len(), issues.ignored.len())
+        };
+        assert_eq!(limited(texts(3, 7), texts(32, 63)), (3, 32, 0));
+        assert_eq!(limited(texts(4, 7), texts(33, 7)), (3, 32, 2));
+        assert_eq!(limited(texts(1, 7), texts(32, 64)), (1, 31, 1), "too many characters");
     }
 }

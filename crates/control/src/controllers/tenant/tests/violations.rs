@@ -111,6 +111,7 @@ async fn no_spec_is_rejected_because_of_an_address_that_a_node_reports() {
     fixture.host.insert(NODE, node);
     for (network, status) in [
         ("169.254.0.0/16", "False"),
+        ("224.0.0.0/4", "False"),
         ("10.244.0.7/32", "False"),
         ("198.51.100.7/32", "True"),
     ] {

@@ -10,7 +10,7 @@ use crate::{
     registry,
 };
 use berth_api::{NetworkLimits, labels};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 const BLOCKED: &[&str] = &["10.0.0.0/8", "fd00::/16"];
 const NAMESPACES: &[(&str, &str)] = &[("shop", "web"), ("lab", "ml")];
@@ -75,6 +75,34 @@ fn selectors_become_those_of_the_tenants_pods() {
     }));
     assert!(ignored.is_empty(), "{ignored:?}");
     insta::assert_yaml_snapshot!(spec);
+}
+
+/// A host pod that does not carry all labels of the tenant's pod or of its namespace may have, in the tenant, the label that must be absent.
+#[test]
+fn selectors_of_pods_without_a_label_select_none_whose_labels_are_left_out() {
+    let absent = json!({"matchExpressions": [{"key": "quarantine", "operator": "DoesNotExist"}]});
+    let no_value = json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["guests"]}]});
+    let by_name =
+        json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["lab"]}]});
+    let (spec, ignored) = translate(
+        &json!({"podSelector": absent, "policyTypes": ["Ingress"], "ingress": [{"from": [
+        {"podSelector": absent}, {"namespaceSelector": no_value}, {"namespaceSelector": by_name}]}]}),
+    );
+    assert!(ignored.is_empty(), "{ignored:?}");
+    let of_tenant = test_tenant().labels("shop");
+    let mut carried = BTreeMap::from(of_tenant.map(|(key, value)| (key.to_owned(), value)));
+    let selected = |carried: &BTreeMap<String, String>| {
+        let of_peer = |index: usize| &spec["ingress"][0]["from"][index]["podSelector"];
+        [&spec["podSelector"], of_peer(0), of_peer(1), of_peer(2)]
+            .map(|selector| crate::translation::selector::matches(selector, carried) == Some(true))
+    };
+    assert_eq!(selected(&carried), [true; 4]);
+    carried.insert(labels::LABELS_LEFT_OUT.into(), "true".into());
+    assert_eq!(
+        selected(&carried),
+        [false, false, false, true],
+        "all pods carry the name"
+    );
 }
 
 #[test]

@@ -32,14 +32,18 @@ const OPENING: &[&str] = &[
 /// Whether a label of a host pod is the syncer's alone, whatever is on record of it: by these, policies select the pod, and let it connect. One that somebody has
 /// set with a stolen credential would otherwise stay for as long as the pod.
 fn is_of_syncer(key: &str) -> bool {
-    pod_labels::is_host_key(key) || key.starts_with(labels::NAMESPACE_LABELS) || OPENING.contains(&key)
+    pod_labels::is_host_key(key)
+        || key.starts_with(labels::NAMESPACE_LABELS)
+        || key == labels::LABELS_LEFT_OUT
+        || OPENING.contains(&key)
 }
 
 /// A merge patch with the labels by which policies select the pod, without those that open more, and without annotations that are gone in the tenant or
 /// that its class no longer allows: nothing in it can be refused.
 pub fn closing_patch(desired: &Value, live: &Value) -> Option<Value> {
     let mut of_labels = changed_entries(desired, live, "labels").unwrap_or_default();
-    of_labels.retain(|key, value| labels::is_reserved(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
+    let is_selected_by = |key: &str| labels::is_reserved(key) || pod_labels::OF_CONTROLLERS.contains(&key);
+    of_labels.retain(|key, value| is_selected_by(key) && (value.is_null() || !OPENING.contains(&key.as_str())));
     let mut of_annotations = changed_entries(desired, live, "annotations").unwrap_or_default();
     of_annotations.retain(|key, value| value.is_null() && !labels::is_reserved(key));
     let mut metadata = Map::new();

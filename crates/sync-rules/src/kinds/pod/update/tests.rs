@@ -102,6 +102,7 @@ fn what_closes_a_pod_does_not_wait_for_a_resize() {
 #[test]
 fn what_closes_a_pod_can_be_written_alone() {
     let mut live = host("image", "1");
+    live["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = "db-0".into();
     open(&mut live);
     let mut desired = live.clone();
     assert_eq!(closing_patch(&desired, &live), None);
@@ -110,8 +111,8 @@ fn what_closes_a_pod_can_be_written_alone() {
     desired["metadata"]["annotations"] = json!({"note": "long"});
     desired["metadata"]["annotations"][labels::APPLIED_KEYS] = applied_keys(&desired).into();
     let patch = closing_patch(&desired, &live).unwrap();
-    let expected =
-        json!({labels::NETWORK_EGRESS: null, (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
+    let expected = json!({labels::NETWORK_EGRESS: null, "statefulset.kubernetes.io/pod-name": null,
+        (pod_labels::host_key("app")): null, (pod_labels::host_key("tier")): "t"});
     assert_eq!(patch, json!({"metadata": {"labels": expected}}));
 }
 
