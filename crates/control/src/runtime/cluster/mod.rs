@@ -8,6 +8,7 @@ mod build;
 mod go_memory_limit;
 mod metrics_peers;
 mod objects;
+mod pace;
 mod settings;
 mod state;
 #[cfg(test)]
@@ -22,7 +23,10 @@ pub use build::{ADMIN_PORT, APP_NAME};
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
 use async_trait::async_trait;
-use berth_api::{labels, names::TenantId};
+use berth_api::{
+    labels,
+    names::{self, TenantId},
+};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
@@ -31,6 +35,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PropagationPolicy},
 };
+use pace::Pace;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Mutex, MutexGuard},
@@ -74,6 +79,8 @@ struct Memory {
     cleaned: HashMap<String, (String, u32)>,
     /// Components that were deleted.
     deleted_components: HashSet<String>,
+    /// By component, how often it was changed.
+    paces: HashMap<String, Pace>,
 }
 
 /// Labels of the pods of one component of a tenant.
@@ -106,6 +113,36 @@ impl ClusterRuntime {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         lock(&self.memory)
+    }
+
+    /// The Deployment as it is, if it was changed too often before it was rolled out and has to wait for the next change. One whose pods are to end
+    /// before there are new ones is changed in any case.
+    async fn find_unfinished(
+        &self,
+        owner: Owner<'_>,
+        component: &Component,
+        desired: &Deployment,
+    ) -> Result<Option<Deployment>, RuntimeError> {
+        if !component.overlaps {
+            return Ok(None);
+        }
+        let key = key(owner.tenant, component.name);
+        // Serialization cannot fail: there are only texts, numbers and lists.
+        let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
+        let version = names::hash(&[spec.as_str()]);
+        let is_last = |pace: &Pace| pace.is_last(&version);
+        if self.memory().paces.get(&key).is_some_and(is_last) {
+            return Ok(None);
+        }
+        let deployments: Api<Deployment> = self.api(owner.tenant);
+        let found =
+            optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;
+        // One without pods has none that are replaced.
+        let unfinished = found.filter(|found| found.spec.replicas != Some(0) && !state::is_rolled_out(found));
+        let mut memory = self.memory();
+        let pace = memory.paces.entry(key).or_default();
+        let is_admitted = pace.admit(&version, unfinished.is_none(), Instant::now());
+        Ok(unfinished.filter(|_| !is_admitted))
     }
 }
 
@@ -157,6 +194,16 @@ impl ControlPlaneRuntime for ClusterRuntime {
         self.copy_pull_secrets(owner).await?;
         let files = build::files(owner, component);
         let desired = build::deployment(owner, component, &self.settings, &files.name_any());
+        if let Some(unfinished) = self.find_unfinished(owner, component, &desired).await? {
+            tracing::info!(
+                tenant = tenant.slug(),
+                component = component.name,
+                "it was changed often and not rolled out; the next change waits"
+            );
+            let selector = objects::select(&pod_selector(tenant, component.name));
+            let pods = self.list_pods(tenant, &selector).await?;
+            return Ok(state::state(&unfinished, &pods));
+        }
         let deployment = self.apply_deployment(owner, &files, &desired).await?;
         if component.replicas > 1 {
             owner.host.apply(&build::disruption_budget(owner, component)).await?;
@@ -168,6 +215,8 @@ impl ControlPlaneRuntime for ClusterRuntime {
         }
         let pods = self
             .list_pods(tenant, &objects::select(&pod_selector(tenant, component.name)))
+            .await?;
+        self.delete_unused_files(owner, component, &files.name_any(), &pods)
             .await?;
         Ok(state::state(&deployment, &pods))
     }
@@ -267,6 +316,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
         let mut memory = self.memory();
         memory.cleaned.retain(|key, _| !key.starts_with(&prefix));
         memory.deleted_components.retain(|key| !key.starts_with(&prefix));
+        memory.paces.retain(|key, _| !key.starts_with(&prefix));
         Ok(())
     }
 }
