@@ -127,9 +127,7 @@ impl ClusterRuntime {
             return Ok(None);
         }
         let key = key(owner.tenant, component.name);
-        // Serialization cannot fail: there are only texts, numbers and lists.
-        let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
-        let version = names::hash(&[spec.as_str()]);
+        let version = version(desired);
         let is_last = |pace: &Pace| pace.is_last(&version);
         if self.memory().paces.get(&key).is_some_and(is_last) {
             return Ok(None);
@@ -144,6 +142,21 @@ impl ClusterRuntime {
         let is_admitted = pace.admit(&version, unfinished.is_none(), Instant::now());
         Ok(unfinished.filter(|_| !is_admitted))
     }
+
+    /// Whether a component was changed too often, so that this change of it still waits.
+    fn waits(&self, owner: Owner<'_>, component: &Component, desired: &Deployment) -> bool {
+        let version = version(desired);
+        let is_other = |pace: &Pace| !pace.is_last(&version);
+        let key = key(owner.tenant, component.name);
+        component.overlaps && self.memory().paces.get(&key).is_some_and(is_other)
+    }
+}
+
+/// Hash of what a Deployment is to be.
+fn version(desired: &Deployment) -> String {
+    // Serialization cannot fail: there are only texts, numbers and lists.
+    let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
+    names::hash(&[spec.as_str()])
 }
 
 #[async_trait]
@@ -223,6 +236,11 @@ impl ControlPlaneRuntime for ClusterRuntime {
 
     async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         let files = build::files(owner, component).name_any();
+        let desired = build::deployment(owner, component, &self.settings, &files);
+        // Another image or other flags need no other files: what runs may have these, and be of the change before.
+        if self.waits(owner, component, &desired) {
+            return Ok(false);
+        }
         let deployments: Api<Deployment> = self.api(owner.tenant);
         let found =
             optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;

@@ -316,6 +316,36 @@ async fn a_component_whose_changes_are_not_rolled_out_is_changed_at_a_bounded_pa
     assert!(applies(urgent).await, "what runs must not go on");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_change_that_waits_is_not_rolled_out() {
+    berth_runtime::install_crypto();
+    let host = ScriptedApi::new("host", &Script::default());
+    let fixture = on(&host);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    // Other flags need no other files.
+    let with_flag = |number: usize| {
+        let mut component = api_server(1);
+        component.args.push(format!("--v={number}"));
+        component
+    };
+    for number in 0..10 {
+        let component = with_flag(number);
+        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+    }
+    // The change before is rolled out a moment later.
+    let namespace = fixture.tenant.control_plane_namespace();
+    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
+    let mut object = host.get(&deployment).unwrap();
+    object["status"] = json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1});
+    host.insert(&deployment, object);
+    let is_rolled_out = async |component: Component| runtime.is_rolled_out(fixture.owner(), &component).await.unwrap();
+    assert!(is_rolled_out(with_flag(8)).await);
+    assert!(!is_rolled_out(with_flag(9)).await);
+    let waiting = with_flag(9);
+    runtime.apply_component(fixture.owner(), &waiting).await.unwrap();
+    assert!(is_rolled_out(waiting).await);
+}
+
 /// A host on which the platform has image pull Secrets of these names.
 fn host_with_pull_secrets(names: &[&str]) -> ScriptedApi {
     let host = ScriptedApi::new("host", &Script::default());
