@@ -39,7 +39,7 @@ pub(super) async fn withdraw_revoked(
         reason: "APIServerSlow",
         message: format!("the tenant's API server did not answer about ConfigMap {NAMESPACE}/{NAME} in time"),
     };
-    let withdrawn = tenant.slot.lend(LIMIT, withdraw(api_server, trusted)).await;
+    let withdrawn = tenant.slot.lend(LIMIT, Box::pin(withdraw(api_server, trusted))).await;
     withdrawn.unwrap_or_else(|| Err(late()))
 }
 
