@@ -10,7 +10,11 @@ use berth_tests::{
     test_cluster::TestCluster,
     wait::{SOON, until},
 };
-use serde_json::Value;
+use kube::{
+    Api, Error,
+    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
+};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A file of one of the tenant's components.
@@ -137,4 +141,64 @@ pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestClus
     ))
     .await;
     assert!(!answer.contains(" 200 "), "{answer}");
+}
+
+/// What names a server that the API server calls, with this one: the kind, its group and the object.
+fn calls_to(client: &Value) -> [(&'static str, &'static str, Value); 3] {
+    const WEBHOOKS: &str = "admissionregistration.k8s.io";
+    const DEFINITIONS: &str = "apiextensions.k8s.io";
+    let webhooks = json!([{
+        "name": "a.team.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "clientConfig": client,
+        "rules": [{"apiGroups": ["team.example.com"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["loops"]}],
+    }]);
+    let configuration = |kind: &str| json!({"apiVersion": format!("{WEBHOOKS}/v1"), "kind": kind, "metadata": {"name": "loop"}, "webhooks": webhooks});
+    let definition = json!({
+        "apiVersion": format!("{DEFINITIONS}/v1"), "kind": "CustomResourceDefinition",
+        "metadata": {"name": "loops.team.example.com"},
+        "spec": {
+            "group": "team.example.com", "scope": "Namespaced", "names": {"kind": "Loop", "plural": "loops"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            "conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client}},
+        },
+    });
+    let (mutating, validating) = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration");
+    [
+        (WEBHOOKS, mutating, configuration(mutating)),
+        (WEBHOOKS, validating, configuration(validating)),
+        (DEFINITIONS, "CustomResourceDefinition", definition),
+    ]
+}
+
+/// An API server calls itself with its own credentials, not through the broker, and takes them to where a pod of the tenant redirects it.
+pub(crate) async fn no_webhook_leads_to_the_api_server_itself(host: Arc<TestCluster>) {
+    let (a, _) = attacker_and_victim(&host).await;
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let proxy = "/api/v1/namespaces/default/pods/a/proxy/b";
+    let service = |name: &str, path: &str| json!({"service": {"name": name, "namespace": "default", "path": path}});
+    for (client, is_denied) in [
+        (service("kubernetes", proxy), true),
+        (json!({"service": {"name": "kubernetes", "namespace": "default"}}), true),
+        (json!({"url": "https://kubernetes.default.svc/a"}), true),
+        (json!({"url": "HTTPS://kubernetes.default.svc:443"}), true),
+        (service("kubernetes", "/apis/team.example.com/v1/reviews"), false),
+        (service("web", proxy), false),
+        (json!({"url": "https://kubernetes.default.svc.example.com/a"}), false),
+    ] {
+        for (group, kind, object) in calls_to(&client) {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+            let api: Api<DynamicObject> = Api::all_with(a.client.clone(), &resource);
+            let object: DynamicObject = serde_json::from_value(object).unwrap();
+            match api.create(&params, &object).await {
+                Ok(_) => assert!(!is_denied, "{kind}: {client}"),
+                Err(Error::Api(status)) => assert!(
+                    is_denied && status.code == 403 && status.message.contains("self-calls.berth.dev"),
+                    "{kind}: {client}: {status:?}"
+                ),
+                Err(error) => panic!("{kind}: {client}: {error}"),
+            }
+        }
+    }
 }

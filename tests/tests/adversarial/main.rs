@@ -59,6 +59,7 @@ fn main() -> ExitCode {
             objects::only_the_api_server_may_call_the_admission_webhook,
             egress::only_the_api_server_may_use_the_egress_broker,
             egress::connections_reach_their_target_or_nothing,
+            egress::no_webhook_leads_to_the_api_server_itself,
             workloads::reserved_labels_and_owners_do_not_cross,
             asleep::a_tenant_that_sleeps_keeps_nothing_that_its_class_takes_away,
             host_first::a_team_that_changes_its_object_all_the_time_keeps_no_rule_away,

@@ -19,7 +19,7 @@ use k8s_openapi::{
     ByteString,
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
-        core::v1::{Pod, Secret, ServiceAccount},
+        core::v1::{ConfigMap, Pod, Secret, ServiceAccount},
         rbac::v1::ClusterRoleBinding,
     },
 };
@@ -142,6 +142,14 @@ pub(crate) async fn old_certificates_are_refused_after_a_rotation_while_control_
     assert_ne!(rotated.kubeconfig, tenant.kubeconfig);
     assert_eq!(rotated.kubeconfig, kubeconfig_in_secret(&host, NAME).await);
     until_answer(&rotated.kubeconfig, 200).await;
+    // Servers of the tenant's own learn from its API server whose certificates to accept. They do not accept the old ones either.
+    let maps: Api<ConfigMap> = Api::namespaced(rotated.client.clone(), "kube-system");
+    until_true("the old authority is not published any more", SOON, async || {
+        let map = maps.get("extension-apiserver-authentication").await;
+        let authorities = map.ok().and_then(|map| map.data?.remove("client-ca-file"));
+        authorities.is_some_and(|text| text.matches("BEGIN CERTIFICATE").count() == 1)
+    })
+    .await;
     // What ran goes on, and what is new is synced.
     let pods: Api<Pod> = Api::namespaced(rotated.client.clone(), "default");
     assert_eq!(phase(&pods.get("before").await.unwrap()), "Running");

@@ -13,6 +13,7 @@ mod own_object_changes;
 pub(super) mod own_objects;
 pub(super) mod platform_objects;
 mod platform_requests;
+mod self_calls;
 mod static_policies;
 mod write_pace;
 
@@ -86,6 +87,7 @@ pub(super) fn for_api_server(
         own_object_changes::for_api_server(files);
         flow_control::for_api_server(files);
         created_by::for_api_server(files);
+        self_calls::for_api_server(files);
         datastore_limit::for_api_server(input.datastore_usage, files);
         let pace = write_pace::for_api_server(input, authorities, KUBECONFIG, files);
         plugins.extend([static_policies::plugin(), static_policies::mutating_plugin(), pace]);

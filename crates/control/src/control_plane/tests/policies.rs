@@ -3,7 +3,7 @@
 use super::*;
 
 /// Files with the policies of a tenant whose datastore is full.
-const POLICIES_OF_A_FULL_TENANT: [&str; 10] = [
+const POLICIES_OF_A_FULL_TENANT: [&str; 11] = [
     "created-by.yaml",
     "datastore-limit.yaml",
     "flow-control.yaml",
@@ -13,6 +13,7 @@ const POLICIES_OF_A_FULL_TENANT: [&str; 10] = [
     "own-objects.yaml",
     "platform-objects.yaml",
     "platform-requests.yaml",
+    "self-calls.yaml",
     "webhooks/writes.yaml",
 ];
 
@@ -200,6 +201,45 @@ fn no_other_server_is_registered_for_a_group_of_the_api_servers_own() {
     }
     // The syncer serves it.
     assert!(!expression.contains("metrics.k8s.io"), "{expression}");
+}
+
+#[test]
+fn no_webhook_is_called_with_the_api_servers_own_credentials() {
+    let files = render_api_server(&Fixture::new(), "v1.37.1").files_in("/files");
+    let documents: Vec<serde_json::Value> = files["self-calls.yaml"]
+        .split("\n---\n")
+        .map(|text| serde_json::from_str(text).unwrap())
+        .collect();
+    let spec = &documents[0]["spec"];
+    let resources: Vec<&str> = spec["matchConstraints"]["resourceRules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|rule| rule["resources"].as_array().unwrap())
+        .map(|resource| resource.as_str().unwrap())
+        .collect();
+    // All that names a server which the API server calls, apart from what it calls with other credentials.
+    assert_eq!(
+        resources,
+        [
+            "mutatingwebhookconfigurations",
+            "validatingwebhookconfigurations",
+            "customresourcedefinitions",
+        ]
+    );
+    assert_eq!(spec["failurePolicy"], "Fail");
+    let expression = spec["validations"][0]["expression"].as_str().unwrap();
+    // A user's name makes no difference.
+    assert!(!expression.contains("userInfo"), "{expression}");
+    for part in [
+        "c.service.name != 'kubernetes' || c.service.namespace != 'default'",
+        "c.service.path.startsWith('/apis/')",
+        "!c.url.matches('(?i)^https://kubernetes[.]default[.]svc(:443)?([/?#]|$)')",
+    ] {
+        assert!(expression.contains(part), "{part}: {expression}");
+    }
+    assert_eq!(documents[1]["spec"]["policyName"], documents[0]["metadata"]["name"]);
+    assert_eq!(documents[1]["spec"]["validationActions"], serde_json::json!(["Deny"]));
 }
 
 /// The expression that says which objects are the API server's own.

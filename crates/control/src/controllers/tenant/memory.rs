@@ -112,6 +112,8 @@ pub struct TenantMemory {
     pub have_components_run: AtomicBool,
     /// Whether it was set back to a snapshot, and none of its components has run since: their Leases are of those that ran when the snapshot was taken.
     pub(super) has_leases_of_snapshot: AtomicBool,
+    /// Whether its API servers publish only authorities that they trust, as was seen since its last rotation of credentials.
+    pub(super) publishes_trusted_only: AtomicBool,
     /// Reconciles in a row that ended early.
     early_ends: AtomicU32,
 }
@@ -314,6 +316,7 @@ impl Tenants {
                 is_without_project: AtomicBool::new(false),
                 have_components_run: AtomicBool::new(false),
                 has_leases_of_snapshot: AtomicBool::new(false),
+                publishes_trusted_only: AtomicBool::new(false),
                 early_ends: AtomicU32::new(0),
             })
         }))

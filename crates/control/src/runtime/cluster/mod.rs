@@ -8,6 +8,7 @@ mod build;
 mod go_memory_limit;
 mod metrics_peers;
 mod objects;
+mod pace;
 mod settings;
 mod state;
 #[cfg(test)]
@@ -22,7 +23,10 @@ pub use build::{ADMIN_PORT, APP_NAME};
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
 use async_trait::async_trait;
-use berth_api::{labels, names::TenantId};
+use berth_api::{
+    labels,
+    names::{self, TenantId},
+};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
@@ -31,6 +35,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PropagationPolicy},
 };
+use pace::Pace;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Mutex, MutexGuard},
@@ -74,6 +79,8 @@ struct Memory {
     cleaned: HashMap<String, (String, u32)>,
     /// Components that were deleted.
     deleted_components: HashSet<String>,
+    /// By component, how often it was changed.
+    paces: HashMap<String, Pace>,
 }
 
 /// Labels of the pods of one component of a tenant.
@@ -107,6 +114,49 @@ impl ClusterRuntime {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         lock(&self.memory)
     }
+
+    /// The Deployment as it is, if it was changed too often before it was rolled out and has to wait for the next change. One whose pods are to end
+    /// before there are new ones is changed in any case.
+    async fn find_unfinished(
+        &self,
+        owner: Owner<'_>,
+        component: &Component,
+        desired: &Deployment,
+    ) -> Result<Option<Deployment>, RuntimeError> {
+        if !component.overlaps {
+            return Ok(None);
+        }
+        let key = key(owner.tenant, component.name);
+        let version = version(desired);
+        let is_last = |pace: &Pace| pace.is_last(&version);
+        if self.memory().paces.get(&key).is_some_and(is_last) {
+            return Ok(None);
+        }
+        let deployments: Api<Deployment> = self.api(owner.tenant);
+        let found =
+            optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;
+        // One without pods has none that are replaced.
+        let unfinished = found.filter(|found| found.spec.replicas != Some(0) && !state::is_rolled_out(found));
+        let mut memory = self.memory();
+        let pace = memory.paces.entry(key).or_default();
+        let is_admitted = pace.admit(&version, unfinished.is_none(), Instant::now());
+        Ok(unfinished.filter(|_| !is_admitted))
+    }
+
+    /// Whether a component was changed too often, so that this change of it still waits.
+    fn waits(&self, owner: Owner<'_>, component: &Component, desired: &Deployment) -> bool {
+        let version = version(desired);
+        let is_other = |pace: &Pace| !pace.is_last(&version);
+        let key = key(owner.tenant, component.name);
+        component.overlaps && self.memory().paces.get(&key).is_some_and(is_other)
+    }
+}
+
+/// Hash of what a Deployment is to be.
+fn version(desired: &Deployment) -> String {
+    // Serialization cannot fail: there are only texts, numbers and lists.
+    let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
+    names::hash(&[spec.as_str()])
 }
 
 #[async_trait]
@@ -157,6 +207,16 @@ impl ControlPlaneRuntime for ClusterRuntime {
         self.copy_pull_secrets(owner).await?;
         let files = build::files(owner, component);
         let desired = build::deployment(owner, component, &self.settings, &files.name_any());
+        if let Some(unfinished) = self.find_unfinished(owner, component, &desired).await? {
+            tracing::info!(
+                tenant = tenant.slug(),
+                component = component.name,
+                "it was changed often and not rolled out; the next change waits"
+            );
+            let selector = objects::select(&pod_selector(tenant, component.name));
+            let pods = self.list_pods(tenant, &selector).await?;
+            return Ok(state::state(&unfinished, &pods));
+        }
         let deployment = self.apply_deployment(owner, &files, &desired).await?;
         if component.replicas > 1 {
             owner.host.apply(&build::disruption_budget(owner, component)).await?;
@@ -169,11 +229,18 @@ impl ControlPlaneRuntime for ClusterRuntime {
         let pods = self
             .list_pods(tenant, &objects::select(&pod_selector(tenant, component.name)))
             .await?;
+        self.delete_unused_files(owner, component, &files.name_any(), &pods)
+            .await?;
         Ok(state::state(&deployment, &pods))
     }
 
     async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         let files = build::files(owner, component).name_any();
+        let desired = build::deployment(owner, component, &self.settings, &files);
+        // Another image or other flags need no other files: what runs may have these, and be of the change before.
+        if self.waits(owner, component, &desired) {
+            return Ok(false);
+        }
         let deployments: Api<Deployment> = self.api(owner.tenant);
         let found =
             optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;
@@ -267,6 +334,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
         let mut memory = self.memory();
         memory.cleaned.retain(|key, _| !key.starts_with(&prefix));
         memory.deleted_components.retain(|key| !key.starts_with(&prefix));
+        memory.paces.retain(|key, _| !key.starts_with(&prefix));
         Ok(())
     }
 }

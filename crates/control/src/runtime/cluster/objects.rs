@@ -21,7 +21,9 @@ use tokio::time::Instant;
 
 /// Age at which the platform's image pull Secrets are read again.
 const PULL_SECRETS_AGE: Duration = Duration::from_secs(60);
-/// Value of [`APP_NAME`] on their copies.
+/// Secrets with files of a component above which those that nothing uses are deleted before a rollout has ended.
+const MAX_FILES: usize = 8;
+/// Value of [`APP_NAME`] on copies of image pull Secrets.
 const PULL_SECRET: &str = "image-pull-secret";
 /// Types of image pull Secrets.
 const PULL_SECRET_TYPES: [&str; 2] = ["kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"];
@@ -177,6 +179,37 @@ impl ClusterRuntime {
         let budgets: Api<PodDisruptionBudget> = self.api(tenant);
         let deleted = budgets.delete(component, &DeleteParams::default()).await;
         ignore_absence(deleted, "delete a PodDisruptionBudget")
+    }
+
+    /// Deletes Secrets with files that no pod uses, if there are many: a rollout may never end, and each change makes another one. `files` is the Secret
+    /// of the pods that are wanted, and `pods` are those that there are. The files with which the component was rolled out last stay as well, as
+    /// far as they are known: their pod may just be replaced.
+    pub(super) async fn delete_unused_files(
+        &self,
+        owner: Owner<'_>,
+        component: &Component,
+        files: &str,
+        pods: &[Pod],
+    ) -> Result<(), RuntimeError> {
+        let tenant = owner.tenant;
+        let secrets: Api<Secret> = self.api(tenant);
+        let found = secrets
+            .list_metadata(&select(&pod_selector(tenant, component.name)))
+            .await
+            .map_err(host_error("list Secrets of a control plane"))?;
+        if found.items.len() <= MAX_FILES {
+            return Ok(());
+        }
+        let rolled_out = self.memory().cleaned.get(&key(tenant, component.name)).cloned();
+        let mut kept: Vec<&str> = pods.iter().flat_map(state::files_of).collect();
+        kept.push(files);
+        kept.extend(rolled_out.as_ref().map(|(files, _)| files.as_str()));
+        if found.iter().all(|secret| kept.contains(&secret.name_any().as_str())) {
+            return Ok(());
+        }
+        // So that a deleted object is applied again if it is needed again.
+        owner.host.forget();
+        self.delete_secrets(tenant, component.name, &kept).await
     }
 
     /// Deletes the Secrets with files of a component except `keep`.

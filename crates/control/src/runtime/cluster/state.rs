@@ -63,12 +63,17 @@ pub(super) fn are_of_one_template(pods: &[Pod], files: &str) -> bool {
 
 /// Whether the files of a pod are those in the Secret `files`.
 fn has_files(pod: &Pod, files: &str) -> bool {
+    files_of(pod).any(|name| name == files)
+}
+
+/// Names of the Secrets with the files of a pod.
+pub(super) fn files_of(pod: &Pod) -> impl Iterator<Item = &str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let sources = volumes
         .filter_map(|volume| volume.projected.as_ref())
         .flat_map(|projected| projected.sources.iter().flatten());
-    let mut secrets = sources.filter_map(|source| source.secret.as_ref());
-    secrets.any(|secret| secret.name == files)
+    let secrets = sources.filter_map(|source| source.secret.as_ref());
+    secrets.map(|secret| secret.name.as_str())
 }
 
 /// Whether a pod of it is ready, as its kubelet says.

@@ -197,6 +197,155 @@ async fn a_file_in_a_folder_has_a_key_without_one() {
     );
 }
 
+/// A fixture that applies to this host.
+fn on(host: &ScriptedApi) -> Fixture {
+    Fixture {
+        host: Applier::new(host.client()),
+        ..Fixture::new()
+    }
+}
+
+/// A component with other files, for each number.
+fn changed(mut component: Component, number: usize) -> Component {
+    component.files.insert("policy.json".into(), number.to_string());
+    component
+}
+
+#[tokio::test]
+async fn files_of_changes_that_are_never_rolled_out_are_deleted() {
+    berth_runtime::install_crypto();
+    let host = ScriptedApi::new("host", &Script::default());
+    let fixture = on(&host);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let namespace = fixture.tenant.control_plane_namespace();
+    let path = |number: usize| {
+        let files = build::files(fixture.owner(), &changed(syncer(), number));
+        format!("/api/v1/namespaces/{namespace}/secrets/{}", files.name_any())
+    };
+    let used = path(0).rsplit('/').next().unwrap().to_owned();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "syncer-1", "namespace": namespace, "labels": pod_selector(&fixture.tenant, SYNCER)},
+        "spec": {"containers": [], "volumes": [{"name": "files", "projected": {"sources": [{"secret": {"name": used}}]}}]},
+    });
+    host.insert(&format!("/api/v1/namespaces/{namespace}/pods/syncer-1"), pod);
+    for number in 0..30 {
+        let component = changed(syncer(), number);
+        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+        let files = host.find(&format!("/secrets/{SYNCER}-files-"));
+        assert!(files.len() <= 8, "{number}: {}", files.len());
+        assert!(host.get(&path(number)).is_some(), "{number}");
+    }
+    assert!(host.get(&path(0)).is_some(), "a pod has it");
+    assert!(host.get(&path(1)).is_none());
+    // It is made again if it is wanted again.
+    let component = changed(syncer(), 1);
+    runtime.apply_component(fixture.owner(), &component).await.unwrap();
+    assert!(host.get(&path(1)).is_some());
+}
+
+#[tokio::test]
+async fn files_of_the_last_rollout_stay_while_its_pod_is_replaced() {
+    berth_runtime::install_crypto();
+    let host = ScriptedApi::new("host", &Script::default());
+    let fixture = on(&host);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let namespace = fixture.tenant.control_plane_namespace();
+    let path = |number: usize| {
+        let files = build::files(fixture.owner(), &changed(syncer(), number));
+        format!("/api/v1/namespaces/{namespace}/secrets/{}", files.name_any())
+    };
+    let set_status = |status: serde_json::Value| {
+        let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{SYNCER}");
+        let mut object = host.get(&deployment).unwrap();
+        object["status"] = status;
+        host.insert(&deployment, object);
+    };
+    let apply = async |number| {
+        let component = changed(syncer(), number);
+        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+    };
+    apply(0).await;
+    set_status(json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}));
+    apply(0).await;
+    set_status(json!({}));
+    for number in 1..30 {
+        apply(number).await;
+    }
+    assert!(host.get(&path(0)).is_some() && host.get(&path(29)).is_some());
+    assert!(host.get(&path(1)).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_component_whose_changes_are_not_rolled_out_is_changed_at_a_bounded_pace() {
+    berth_runtime::install_crypto();
+    let host = ScriptedApi::new("host", &Script::default());
+    let fixture = on(&host);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let namespace = fixture.tenant.control_plane_namespace();
+    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
+    let set_status = |status: serde_json::Value| {
+        let mut object = host.get(&deployment).unwrap();
+        object["status"] = status;
+        host.insert(&deployment, object);
+    };
+    let applies = async |component: Component| {
+        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+        let files = build::files(fixture.owner(), &component).name_any();
+        host.get(&deployment).unwrap().to_string().contains(&files)
+    };
+    let change = |number: usize| changed(api_server(1), number);
+    // The first one, and as many as may follow at once.
+    for number in 0..9 {
+        assert!(applies(change(number)).await, "{number}");
+    }
+    assert!(!applies(change(9)).await);
+    for _ in 0..20 {
+        assert!(applies(change(8)).await, "nothing has changed");
+    }
+    assert!(!applies(change(9)).await);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(applies(change(9)).await);
+    assert!(!applies(change(10)).await);
+    set_status(json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}));
+    assert!(applies(change(10)).await, "the last change was rolled out");
+    set_status(json!({}));
+    assert!(!applies(change(11)).await);
+    let mut urgent = change(11);
+    urgent.overlaps = false;
+    assert!(applies(urgent).await, "what runs must not go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_waits_is_not_rolled_out() {
+    berth_runtime::install_crypto();
+    let host = ScriptedApi::new("host", &Script::default());
+    let fixture = on(&host);
+    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    // Other flags need no other files.
+    let with_flag = |number: usize| {
+        let mut component = api_server(1);
+        component.args.push(format!("--v={number}"));
+        component
+    };
+    for number in 0..10 {
+        let component = with_flag(number);
+        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+    }
+    // The change before is rolled out a moment later.
+    let namespace = fixture.tenant.control_plane_namespace();
+    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
+    let mut object = host.get(&deployment).unwrap();
+    object["status"] = json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1});
+    host.insert(&deployment, object);
+    let is_rolled_out = async |component: Component| runtime.is_rolled_out(fixture.owner(), &component).await.unwrap();
+    assert!(is_rolled_out(with_flag(8)).await);
+    assert!(!is_rolled_out(with_flag(9)).await);
+    let waiting = with_flag(9);
+    runtime.apply_component(fixture.owner(), &waiting).await.unwrap();
+    assert!(is_rolled_out(waiting).await);
+}
+
 /// A host on which the platform has image pull Secrets of these names.
 fn host_with_pull_secrets(names: &[&str]) -> ScriptedApi {
     let host = ScriptedApi::new("host", &Script::default());

@@ -24,6 +24,7 @@ mod leases;
 mod manifests;
 mod metrics_api;
 mod prepare;
+mod published_authorities;
 mod restore;
 mod restore_check;
 mod restore_pause;

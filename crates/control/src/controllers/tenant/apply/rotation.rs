@@ -9,15 +9,15 @@ use super::{
         context::TenantContext,
         rotation::{ObservedRotation, RotationProgress, check_registration},
     },
-    ControlPlane, Prepared, keys,
+    ControlPlane, Prepared, keys, published_authorities,
 };
 use crate::{
-    control_plane::{API_SERVER, COREDNS, Component, RotationFacts, RotationStep, due_request, next_step},
+    control_plane::{API_SERVER, COREDNS, Component, Rotation, RotationFacts, RotationStep, due_request, next_step},
     error::ReconcileError,
 };
 use berth_api::RotationPhase;
 use jiff::Timestamp;
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 /// Pause before a rotation under way is looked at again.
 const POLL: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(super) async fn follow_rotation(
     let is_under_way = recorded.is_some_and(|recorded| recorded.is_under_way());
     let observed = |recorded, progress| ObservedRotation::new(request, recorded, progress);
     if due.is_none() && !is_under_way {
-        return observed(recorded, RotationProgress::Done);
+        return observed(recorded, finish(context, prepared, control_plane, recorded).await);
     }
     if matches!(control_plane, ControlPlane::Asleep { .. }) {
         return observed(recorded, RotationProgress::Sleeps);
@@ -52,11 +52,53 @@ pub(super) async fn follow_rotation(
                 POLL
             };
             context.queue.add_after(tenant.key(), pause);
+            let progress = if progress == RotationProgress::Done {
+                finish(context, prepared, control_plane, recorded).await
+            } else {
+                progress
+            };
             observed(recorded, progress)
         }
         Err(error) => {
             context.queue.add_after(tenant.key(), RETRY);
             observed(recorded, RotationProgress::Failed(error.to_string()))
+        }
+    }
+}
+
+/// Does what is left to do in the tenant of a rotation that is completed, if its API server answers. No later rotation waits for that.
+async fn finish(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    control_plane: &ControlPlane,
+    recorded: Option<Rotation>,
+) -> RotationProgress {
+    let tenant = &prepared.accepted.tenant;
+    let is_finished = &tenant.memory.publishes_trusted_only;
+    let is_completed = recorded.is_some_and(|recorded| !recorded.is_under_way());
+    // With these authorities, the API servers that run were rendered.
+    let rendered = prepared.authorities.rotation.map(|rotation| rotation.phase);
+    let is_revoked = matches!(rendered, Some(RotationPhase::Revoking | RotationPhase::Completed));
+    if !is_completed || !is_revoked {
+        is_finished.store(false, Ordering::Relaxed);
+        return RotationProgress::Done;
+    }
+    let applier = match control_plane {
+        ControlPlane::Started { started, .. } => started.api_server.applier(),
+        ControlPlane::NotStarted(_) | ControlPlane::Asleep { .. } => None,
+    };
+    let Some(applier) = applier.filter(|_| !is_finished.load(Ordering::Relaxed)) else {
+        return RotationProgress::Done;
+    };
+    let trusted = &prepared.authorities.trusted_clients;
+    match published_authorities::withdraw_revoked(tenant, applier.client(), trusted).await {
+        Ok(()) => {
+            is_finished.store(true, Ordering::Relaxed);
+            RotationProgress::Done
+        }
+        Err(error) => {
+            context.queue.add_after(tenant.key(), RETRY);
+            RotationProgress::Failed(error.to_string())
         }
     }
 }
@@ -69,7 +111,7 @@ async fn take_step(
     registration: &ObservedRegistration,
     due: Option<Timestamp>,
     now: Timestamp,
-) -> Result<(Option<crate::control_plane::Rotation>, RotationProgress), ReconcileError> {
+) -> Result<(Option<Rotation>, RotationProgress), ReconcileError> {
     let tenant = &prepared.accepted.tenant;
     let recorded = prepared.authorities.rotation;
     let facts = observe(context, prepared, control_plane, registration).await?;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 const REQUEST: &str = "berth.dev/credentials-rotation-requested-at";
 /// Enough reconciles for each step.
 const MAX_RECONCILES: usize = 24;
+/// What API servers publish of the authorities that they trust.
+const PUBLISHED: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 /// All phases in their order.
 const PHASES: [&str; 4] = ["Trusting", "Issuing", "Revoking", "Completed"];
 
@@ -32,6 +34,31 @@ fn stored(fixture: &Fixture, name: &str) -> Value {
         fixture.id.control_plane_namespace()
     );
     fixture.host.get(&path).unwrap()["data"].clone()
+}
+
+/// The certificate of the authority that signs.
+fn authority(fixture: &Fixture) -> String {
+    let pki = stored(fixture, "pki");
+    let text = STANDARD.decode(pki["client-ca.crt"].as_str().unwrap()).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Publishes authorities, as API servers do.
+fn publish(fixture: &Fixture, authorities: &str) {
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {"client-ca-file": authorities},
+    });
+    fixture.tenant.insert(PUBLISHED, map);
+}
+
+/// The authorities that are published.
+fn published(fixture: &Fixture) -> String {
+    let map = fixture.tenant.get(PUBLISHED).unwrap();
+    let text = map["data"]["client-ca-file"].as_str().unwrap();
+    text.trim_end().to_owned()
 }
 
 /// The certificate in the team's kubeconfig.
@@ -258,6 +285,59 @@ async fn the_old_authority_is_revoked_though_the_kubeconfig_cannot_be_written() 
     assert_ne!(pki["client-ca.crt"], old);
     assert_eq!(pki.get("client-previous-ca.crt"), None);
     assert_eq!(fixture.host.get(SECRET), foreign);
+}
+
+#[tokio::test]
+async fn servers_of_the_tenant_do_not_trust_a_revoked_authority() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let old = authority(&fixture);
+    publish(&fixture, &old);
+    request(&fixture, Timestamp::now());
+    let phases = reconcile_until_completed(&mut fixture, |fixture, _| {
+        // While an API server trusts it, it is that one's to publish.
+        if phase(fixture) != "Completed" {
+            assert_eq!(published(fixture), old.trim_end());
+        }
+    })
+    .await;
+    assert_eq!(phases, PHASES);
+    let new = authority(&fixture);
+    assert_eq!(published(&fixture), new.trim_end());
+    // An earlier version has left the old one, or control was killed before it had taken that away.
+    publish(&fixture, &format!("{}\n{new}", old.trim_end()));
+    fixture.context.tenants = Arc::new(Tenants::default());
+    for _ in 0..3 {
+        drop(Box::pin(fixture.reconcile()).await);
+    }
+    assert_eq!(published(&fixture), new.trim_end());
+}
+
+#[tokio::test]
+async fn an_authority_that_stays_published_is_reported_and_holds_no_rotation_up() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let old = authority(&fixture);
+    publish(&fixture, &old);
+    let part = "/configmaps/extension-apiserver-authentication";
+    fixture.tenant.refuse_writes(Some((part, 403, "hands off")));
+    let mut before = old.clone();
+    for _ in 0..2 {
+        request(&fixture, Timestamp::now());
+        for _ in 0..MAX_RECONCILES {
+            drop(Box::pin(fixture.reconcile()).await);
+        }
+        assert_eq!(phase(&fixture), "Completed");
+        assert_eq!(reason(&fixture).as_deref(), Some("RotationFailed"));
+        let message = fixture.condition("CredentialsRotated").unwrap()["message"].clone();
+        assert!(message.as_str().unwrap().contains("hands off"), "{message}");
+        assert_ne!(authority(&fixture), before);
+        before = authority(&fixture);
+    }
+    assert_eq!(published(&fixture), old.trim_end());
+    fixture.tenant.refuse_writes(None);
+    reconcile_until_completed(&mut fixture, |_, _| {}).await;
+    assert_eq!(published(&fixture), before.trim_end());
 }
 
 #[tokio::test]
