@@ -237,3 +237,30 @@ fn nodes_that_others_count_on_are_enough_for_a_minimum_that_waits_and_for_a_requ
     let one = text.replace("n2..n3", "n2");
     assert_eq!(reclaimed_in(&one), Vec::<String>::new());
 }
+
+/// Only pods that fit on what is left of a node could take it back.
+#[test]
+fn pods_that_cannot_use_a_node_keep_it_from_nobody() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x4 since=900
+        demand a/g important PODS prio=9 since=900
+        node n1 a/g used=4 age=7200 prio=1
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 prio=5 since=5
+    ";
+    for (pods, reclaimed) in [
+        ("1x4", 0),
+        ("2x2", 0),
+        ("1x8", 1),
+        ("1x16", 1),
+        ("1x4 zone=elsewhere", 1),
+        ("1x4 existing-only zone=elsewhere", 1),
+    ] {
+        let nodes = reclaimed_in(&text.replace("PODS", pods));
+        assert_eq!(nodes.len(), reclaimed, "{pods}");
+    }
+}
