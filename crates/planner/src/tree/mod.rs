@@ -242,6 +242,15 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The reverse of [`Self::add_moving`].
+    pub fn remove_moving(&mut self, tenant: usize, holder: usize, gpus: u64) {
+        for number in &self.paths[tenant] {
+            if self.paths[holder].contains(number) {
+                self.branches[*number].moving -= gpus;
+            }
+        }
+    }
+
     /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
     pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
@@ -456,8 +465,14 @@ impl<'a> Branch<'a> {
         self.leaving + self.draining
     }
 
+    /// Whether `gpus` more are within its nominal quota. A node that moves from one of its tenants to another counts once.
     fn has_room(&self, gpus: u64) -> bool {
-        self.nominal_quota > 0 && self.used + self.losing() + gpus <= self.nominal_quota
+        self.has_room_with(gpus, 0)
+    }
+
+    /// The same if `moved` of them are those of nodes that its tenants have now.
+    fn has_room_with(&self, gpus: u64, moved: u64) -> bool {
+        self.nominal_quota > 0 && self.used + self.losing() + gpus <= self.nominal_quota + self.moving + moved
     }
 
     fn borrowed(&self) -> u64 {

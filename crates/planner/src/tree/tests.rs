@@ -406,3 +406,18 @@ fn what_levels_do_not_lend_is_the_larger_of_their_own_and_of_what_is_below() {
     tree.remove_used(2, 20);
     assert_eq!(not_lent_to(&tree), [0, 8, 22]);
 }
+
+#[test]
+fn a_node_that_moves_within_a_quota_leaves_as_much_owed_as_before() {
+    let (quotas, tenants) = (
+        [quota("own", "", 16, None)],
+        [tenant("a", "own", 1), tenant("b", "own", 1), tenant("c", "", 1)],
+    );
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    tree.add_leaving(0, 8);
+    assert!(tree.is_owed(1, 2, 8) && !tree.is_owed(1, 2, 16));
+    tree.add_moving(1, 0, 8);
+    assert!(tree.is_owed(1, 2, 16) && !tree.is_owed(1, 2, 17));
+    tree.remove_moving(1, 0, 8);
+    assert!(!tree.is_owed(1, 2, 16));
+}
