@@ -369,7 +369,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a tenant may take `gpus` of the free GPUs and leave those that others do not lend.
     pub fn check_lending(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
-        if !self.tree.has_lending_limits() || self.tree.is_within_nominal_quota(tenant, gpus) {
+        if !self.tree.has_lending_limits() || self.tree.is_lent_within_nominal_quota(tenant, gpus, &[]) {
             return Ok(());
         }
         let not_lent = self.tree.gpus_not_lent_by_others(tenant);
