@@ -68,9 +68,11 @@ impl PlanningPass<'_> {
     fn find_lent_nodes(&mut self, request: usize, now: &Placement) -> Option<Candidate> {
         let tenant = self.view.tenant_of(request);
         let (placement, later) = self.collect_nodes(request, now, None)?;
-        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes must
-        // be sure to help.
-        let is_lent = if self.offered.is_empty() {
+        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes, and
+        // those that it reclaims, must be sure to help.
+        let is_reclaimed =
+            |at: &usize| self.view.nodes[*at].is_serving() && self.stays(*at) && !self.incoming.contains(*at);
+        let is_lent = if self.offered.is_empty() && !later.iter().any(is_reclaimed) {
             let gpus = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
             self.check_lending(tenant, gpus).is_ok()
         } else {

@@ -264,3 +264,44 @@ fn pods_that_cannot_use_a_node_keep_it_from_nobody() {
         assert_eq!(nodes.len(), reclaimed, "{pods}");
     }
 }
+
+/// Each quota lends nothing, and all nodes are in use: once a node is free, it is not lent.
+const NOT_LENT: &str = "
+    pool h100 gpus=8 grace=300
+    quota x nominal=16 lending=0
+    quota team nominal=8
+    tenant b QUOTA
+    group b/g h100 0..8
+    demand b/g urgent PODS prio=5 since=60
+    tenant c
+    group c/g h100 0..8
+    tenant d QUOTA
+    group d/g h100 0..8
+    node n1..n3 c/g used=8 age=7200
+    node n4 d/g used=8 age=7200 prio=9
+";
+
+#[test]
+fn nothing_is_reclaimed_by_priority_that_others_do_not_lend() {
+    for pods in ["1x8", "2x4", "1x8 gang", "2x8 gang"] {
+        let text = NOT_LENT.replace("PODS", pods);
+        for quota in ["", "quota=team"] {
+            let text = text.replace("QUOTA", quota);
+            assert_eq!(reclaimed_in(&text), [""; 0], "{pods} {quota}");
+            let lent = reclaimed_in(&text.replace("lending=0", ""));
+            assert!(!lent.is_empty(), "{pods} {quota}");
+        }
+    }
+}
+
+/// The request is within the nominal quota as soon as its own team loses a node.
+#[test]
+fn a_node_of_the_same_quota_is_reclaimed_although_others_lend_nothing() {
+    for pods in ["1x8", "1x8 gang"] {
+        let text = NOT_LENT.replace("PODS", pods).replace("QUOTA", "quota=team");
+        let text = text
+            .replace("prio=9", "prio=1")
+            .replace("c/g used=8", "c/g prio=9 used=8");
+        assert_eq!(reclaimed_in(&text), ["n4"], "{pods}");
+    }
+}

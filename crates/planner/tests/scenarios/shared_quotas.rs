@@ -47,6 +47,14 @@ fn a_node_that_is_reclaimed_within_a_quota_is_not_taken_back_by_less_important_p
 }
 
 #[test]
+fn nor_if_others_lend_nothing() {
+    let text = TEAM.replace("quota team", "quota x nominal=16 lending=0\n    quota team");
+    check_that_it_settles(&text, &["n1"]);
+    let draining = text.replace("n1 a/g used=4 age=9000", "n1 draining=a used=4");
+    check_that_it_settles(&draining, &[]);
+}
+
+#[test]
 fn nor_after_these_pods_have_waited_for_eleven_minutes() {
     let mut fleet = read_fleet(TEAM);
     let waiting = WaitingTime {
