@@ -337,6 +337,7 @@ impl PlanningPass<'_> {
         for node in taken.iter().rev() {
             self.undo_assumption(*node);
         }
+        let is_allowed = is_allowed && self.is_lent_later(tenant, &[], &taken);
         is_allowed.then_some(taken)
     }
 
@@ -392,7 +393,7 @@ impl PlanningPass<'_> {
         let needed = self.view.smallest_node_gpus * missing as u64;
         // As if all were large: nothing is given up that can be met.
         let largest = self.view.kinds.iter().map(|kind| kind.gpus).max().unwrap_or(1);
-        self.tree.is_within_nominal_quota(tenant, needed)
+        self.tree.is_lent_within_nominal_quota(tenant, needed, &[])
             || needed + self.tree.gpus_not_lent_by_others(tenant) <= largest * reachable as u64
     }
 

@@ -133,6 +133,8 @@ pub(crate) struct PlanningPass<'a> {
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
     pub victims: Option<Victims>,
+    /// The highest priority of the pods that wait in the group of a node and fit on what is left there, by node. Listed with the victims.
+    pub waiting_priorities: Vec<Option<i32>>,
     /// What is known of nodes that tenants did not use, by tenant.
     pub unused: HashMap<usize, UnusedNodes>,
     /// The quota of each tenant that shares its pauses with the others of this quota.
@@ -188,6 +190,7 @@ impl<'a> PlanningPass<'a> {
             searched_share: None,
             reachable: None,
             victims: None,
+            waiting_priorities: Vec::new(),
             unused: HashMap::new(),
             sharing: HashMap::new(),
             shared_pauses: HashMap::new(),
@@ -366,7 +369,7 @@ impl<'a> PlanningPass<'a> {
 
     /// Whether a tenant may take `gpus` of the free GPUs and leave those that others do not lend.
     pub fn check_lending(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
-        if !self.tree.has_lending_limits() || self.tree.is_within_nominal_quota(tenant, gpus) {
+        if !self.tree.has_lending_limits() || self.tree.is_lent_within_nominal_quota(tenant, gpus, &[]) {
             return Ok(());
         }
         let not_lent = self.tree.gpus_not_lent_by_others(tenant);

@@ -44,11 +44,11 @@ impl<'a> PlanningPass<'a> {
         is_needed && !self.kept_by_pods.contains(&node) && !self.is_waited_for_too_long(node)
     }
 
-    /// The highest priority of the pods that run on a node or will run there.
+    /// The highest priority of the pods that run on a node or may run on what is left of it.
     pub fn priority_of_use(&self, node: usize) -> i32 {
         let of = &self.view.nodes[node];
-        let group = of.group.filter(|_| self.is_counted_on(node));
-        let waiting = group.and_then(|group| self.view.node_groups[group].highest_priority);
+        let waiting = self.waiting_priorities.get(node).copied().flatten();
+        let waiting = waiting.filter(|_| self.is_counted_on(node));
         let running = of.object.has_users().then_some(of.object.priority);
         running.max(waiting).unwrap_or(i32::MIN)
     }
@@ -212,7 +212,8 @@ impl<'a> PlanningPass<'a> {
             self.may_reclaim(request, *at, already + gpus, gpus)
         };
         // Whether a node may be reclaimed depends only on its tenant, on the priority of the pods there, and on whether requests count on it. Of the nodes that
-        // other pods keep, and of those in use that are counted on and that are not, the first has the lowest priority.
+        // other pods keep, and of those in use that are not counted on, the first has the lowest priority. What is counted on may have changed since they were
+        // put in order.
         let first = list.iter().copied().find(fits)?;
         if may_reclaim(&first) {
             return Some(first);
@@ -221,10 +222,11 @@ impl<'a> PlanningPass<'a> {
         let is_kept = |at: &usize| self.kept_by_pods.contains(at);
         let kept = list.iter().copied().find(|at| is_kept(at) && fits(at));
         let in_use = |is_counted_on: bool| {
-            let of_these = |at: &usize| !is_idle(at) && self.is_counted_on(*at) == is_counted_on && fits(at);
-            list.iter().copied().find(of_these)
+            let of_these = move |at: &usize| !is_idle(at) && self.is_counted_on(*at) == is_counted_on && fits(at);
+            list.iter().copied().filter(of_these)
         };
-        [kept, in_use(false), in_use(true)]
+        let counted_on = in_use(true).min_by_key(|at| self.priority_of_use(*at));
+        [kept, in_use(false).next(), counted_on]
             .into_iter()
             .flatten()
             .find(may_reclaim)

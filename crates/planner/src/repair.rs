@@ -113,7 +113,7 @@ impl PlanningPass<'_> {
         let counted = replacements.of_tenant.get(&tenant).copied().unwrap_or_default();
         let besides = self.count_lacking(tenant).saturating_sub(counted);
         let more = self.view.smallest_node_gpus * besides as u64;
-        let is_lent = self.tree.is_within_nominal_quota(tenant, more)
+        let is_lent = self.tree.is_lent_within_nominal_quota(tenant, more, &[])
             || self.check_lending(tenant, replacements.gpus + gpus + more).is_ok();
         let is_for_all = besides < replacements.left && is_lent && self.check_quota_limits(tenant, more).is_ok();
         is_for_all || counted == 0 && self.is_replaced_within_nominal_quota(node, tenant, replacements.left)

@@ -42,14 +42,15 @@ impl<'a> PlanningPass<'a> {
             Err(not_lent) => not_lent,
         };
         let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let coming = self.find_incoming_in_stage(request, stage);
         let next = match not_lent {
-            None => self
-                .find_incoming_in_stage(request, stage)
-                .or_else(|| self.find_victim(request)),
+            // No work is stopped for a request that may not have the node once it is free.
+            None => coming.or_else(|| {
+                let victim = self.find_victim(request);
+                victim.filter(|at| self.is_lent_later(tenant, &[], &[*at]))
+            }),
             // With a node that comes, enough may be free besides for what others do not lend. Nothing is reclaimed as long as nodes are free.
-            Some(_) => self
-                .find_incoming_in_stage(request, stage)
-                .filter(|at| self.is_lent_later(tenant, &[], &[*at])),
+            Some(_) => coming.filter(|at| self.is_lent_later(tenant, &[], &[*at])),
         };
         let is_stopped = next.is_some_and(|node| {
             let gpus = self.view.gpus(node);

@@ -1,10 +1,13 @@
 //! Nodes that may be reclaimed from their tenants, and which tenants have such nodes at all. A request that can have none is not to look at each of them: a fleet
 //! may have hundreds of tenants, and as many requests that wait.
 
-use crate::pass::PlanningPass;
+use crate::load::Part;
+use crate::pass::{Blocked, PlanningPass};
 use crate::tree::{TenantSet, Tree};
+use crate::view::PoolNode;
 use crate::{Reclaim, Seconds};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// Nodes that may be reclaimed from their tenants. Each set counts a tenant once for each of its groups.
 pub(crate) struct Victims {
@@ -61,6 +64,7 @@ impl PlanningPass<'_> {
         if self.victims.is_some() {
             return;
         }
+        self.waiting_priorities = self.list_waiting_priorities();
         let mut next = None;
         let lists: Vec<Vec<usize>> = (0..self.view.node_groups.len())
             .map(|group| self.list_victims_of(group, &mut next))
@@ -108,6 +112,34 @@ impl PlanningPass<'_> {
             }
         }
         self.victims = Some(victims);
+    }
+
+    /// The highest priority of the pods that wait in the group of a node and fit on what is left there, by node. Pods that no node of the pool can have are left out:
+    /// by them a tenant would keep all nodes on which others of its pods wait.
+    fn list_waiting_priorities(&self) -> Vec<Option<i32>> {
+        // Many pods are alike: each kind is compared once.
+        let mut pods: Vec<BTreeMap<(usize, &[u64]), (&Part, i32)>> = vec![BTreeMap::new(); self.view.node_groups.len()];
+        for (request, progress) in self.view.requests.iter().zip(&self.progress) {
+            if matches!(progress.blocked_by, Some(Blocked::Impossible(_))) {
+                continue;
+            }
+            let priority = request.demand.priority;
+            for part in &request.load.parts {
+                let alike = pods[request.group].entry((request.selector, &*part.each));
+                let (_, highest) = alike.or_insert((part, priority));
+                *highest = priority.max(*highest);
+            }
+        }
+        let find = |(at, node): (usize, &PoolNode<'_>)| {
+            let pods = &pods[node.group?];
+            let free = (!pods.is_empty()).then(|| self.view.free_capacity(at))?;
+            let matches = &self.view.kinds[node.kind].matches;
+            let fitting = pods
+                .iter()
+                .filter(|((selector, _), (part, _))| matches[*selector] && part.fit_on(&free) > 0);
+            fitting.map(|(_, (_, priority))| *priority).max()
+        };
+        self.view.nodes.iter().enumerate().map(find).collect()
     }
 
     /// Counts the nodes that may be reclaimed for somebody, those included that were released since they were listed.

@@ -112,8 +112,6 @@ pub(crate) struct PoolNodeGroup<'a> {
     pub spec: &'a NodeGroup,
     /// Its nodes, by name.
     pub nodes: Vec<usize>,
-    /// The highest priority of its demand.
-    pub highest_priority: Option<i32>,
 }
 
 impl PoolNodeGroup<'_> {
@@ -304,7 +302,6 @@ impl<'a> Catalog<'a> {
             owner: self.tenants[tenant],
             spec,
             nodes: Vec::new(),
-            highest_priority: spec.demand.iter().map(|demand| demand.priority).max(),
         });
         groups.collect()
     }

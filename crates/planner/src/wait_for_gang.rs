@@ -68,9 +68,11 @@ impl PlanningPass<'_> {
     fn find_lent_nodes(&mut self, request: usize, now: &Placement) -> Option<Candidate> {
         let tenant = self.view.tenant_of(request);
         let (placement, later) = self.collect_nodes(request, now, None)?;
-        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes must
-        // be sure to help.
-        let is_lent = if self.offered.is_empty() {
+        // Nodes that its quota loses count for it until they are gone, so a gang may wait for more than it may have now. Offered nodes, and
+        // those that it reclaims, must be sure to help.
+        let is_reclaimed =
+            |at: &usize| self.view.nodes[*at].is_serving() && self.stays(*at) && !self.incoming.contains(*at);
+        let is_lent = if self.offered.is_empty() && !later.iter().any(is_reclaimed) {
             let gpus = placement.free.iter().map(|at| self.view.gpus(*at)).sum();
             self.check_lending(tenant, gpus).is_ok()
         } else {
@@ -170,6 +172,7 @@ impl PlanningPass<'_> {
         }
         let so_far = placement.free.iter().chain(&later);
         let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
+        let moving = self.assume_moving(request, &later);
         let unplaced = std::mem::take(&mut placement.unplaced);
         let before = std::mem::replace(&mut self.progress[request].unplaced, unplaced);
         let (mut taken, mut capacity) = (Vec::new(), Vec::new());
@@ -189,6 +192,7 @@ impl PlanningPass<'_> {
         for node in assumed.iter().chain(&taken).rev() {
             self.undo_assumption(*node);
         }
+        self.undo_moving(request, &moving);
         later.extend(taken);
         (allowed && placement.unplaced.is_empty()).then_some((placement, later))
     }
@@ -383,6 +387,7 @@ impl PlanningPass<'_> {
         let serving = later.iter().copied();
         let serving = serving.filter(|at| self.view.nodes[*at].is_serving() && self.stays(*at));
         let taken: Vec<usize> = serving.collect();
+        let moving = self.assume_moving(request, later);
         for node in &taken {
             self.assume_released(*node);
         }
@@ -395,7 +400,30 @@ impl PlanningPass<'_> {
         for node in taken.iter().rev() {
             self.undo_assumption(*node);
         }
+        self.undo_moving(request, &moving);
         allowed
+    }
+
+    /// Counts those of some nodes that are leaving a tenant as kept for a request: a quota that both tenants belong to has no more with them. Otherwise the request
+    /// would be owed other nodes before these are released, and not any more after that. Returns their holders and GPUs.
+    fn assume_moving(&mut self, request: usize, nodes: &[usize]) -> Vec<(usize, u64)> {
+        let is_leaving = |at: &usize| self.is_leaving(*at) || self.view.nodes[*at].former_tenant.is_some();
+        let leaving = nodes.iter().copied().filter(is_leaving);
+        let moving = leaving.filter_map(|at| Some((self.find_holder(at)?, self.view.gpus(at))));
+        let moving: Vec<(usize, u64)> = moving.collect();
+        let tenant = self.view.tenant_of(request);
+        for (holder, gpus) in &moving {
+            self.tree.add_moving(tenant, *holder, *gpus);
+        }
+        moving
+    }
+
+    /// Undoes [`Self::assume_moving`].
+    fn undo_moving(&mut self, request: usize, moving: &[(usize, u64)]) {
+        let tenant = self.view.tenant_of(request);
+        for (holder, gpus) in moving {
+            self.tree.remove_moving(tenant, *holder, *gpus);
+        }
     }
 
     /// Counts a node as taken from its group during a search.

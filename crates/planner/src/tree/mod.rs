@@ -242,6 +242,15 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The reverse of [`Self::add_moving`].
+    pub fn remove_moving(&mut self, tenant: usize, holder: usize, gpus: u64) {
+        for number in &self.paths[tenant] {
+            if self.paths[holder].contains(number) {
+                self.branches[*number].moving -= gpus;
+            }
+        }
+    }
+
     /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
     pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
@@ -262,13 +271,24 @@ impl<'a> Tree<'a> {
         gpus: u64,
         moved: &[(usize, u64)],
     ) -> bool {
-        self.path_at(tenant, depth).any(|number| {
-            let of_quota = moved.iter().filter(|(holder, _)| self.paths[*holder].contains(&number));
-            let moved: u64 = of_quota.map(|(_, gpus)| gpus).sum();
-            let branch = &self.branches[number];
-            branch.nominal_quota > 0
-                && branch.used + branch.losing() + gpus <= branch.nominal_quota + branch.moving + moved
+        self.path_at(tenant, depth)
+            .any(|number| self.has_room_after(number, gpus, moved))
+    }
+
+    /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to, besides what the quotas below that one do not lend. `moved`: as above.
+    pub fn is_lent_within_nominal_quota(&self, tenant: usize, gpus: u64, moved: &[(usize, u64)]) -> bool {
+        let mut not_lent = 0;
+        self.path(tenant).any(|number| {
+            let has_room = self.has_room_after(number, gpus + not_lent, moved);
+            not_lent += self.gpus_not_lent_beside(number);
+            has_room
         })
+    }
+
+    fn has_room_after(&self, number: usize, gpus: u64, moved: &[(usize, u64)]) -> bool {
+        let of_quota = moved.iter().filter(|(holder, _)| self.paths[*holder].contains(&number));
+        let moved: u64 = of_quota.map(|(_, gpus)| gpus).sum();
+        self.branches[number].has_room_with(gpus, moved)
     }
 
     /// How many GPUs more would be within a nominal quota at this depth of the tree, or deeper.
@@ -318,11 +338,13 @@ impl<'a> Tree<'a> {
 
     /// Unused GPUs in the nominal quotas of others that these do not lend.
     pub fn gpus_not_lent_by_others(&self, tenant: usize) -> u64 {
-        let of_siblings = self.path(tenant).map(|number| {
-            let branch = &self.branches[number];
-            self.branches[branch.parent].not_lent_below - branch.not_lent
-        });
-        of_siblings.sum()
+        self.path(tenant).map(|number| self.gpus_not_lent_beside(number)).sum()
+    }
+
+    /// The same of those below the same quota as this branch.
+    fn gpus_not_lent_beside(&self, number: usize) -> u64 {
+        let branch = &self.branches[number];
+        self.branches[branch.parent].not_lent_below - branch.not_lent
     }
 
     /// Whether a tenant has nodes that are leaving it and that it may still keep.
@@ -456,8 +478,14 @@ impl<'a> Branch<'a> {
         self.leaving + self.draining
     }
 
+    /// Whether `gpus` more are within its nominal quota. A node that moves from one of its tenants to another counts once.
     fn has_room(&self, gpus: u64) -> bool {
-        self.nominal_quota > 0 && self.used + self.losing() + gpus <= self.nominal_quota
+        self.has_room_with(gpus, 0)
+    }
+
+    /// The same if `moved` of them are those of nodes that its tenants have now.
+    fn has_room_with(&self, gpus: u64, moved: u64) -> bool {
+        self.nominal_quota > 0 && self.used + self.losing() + gpus <= self.nominal_quota + self.moving + moved
     }
 
     fn borrowed(&self) -> u64 {

@@ -406,3 +406,45 @@ fn what_levels_do_not_lend_is_the_larger_of_their_own_and_of_what_is_below() {
     tree.remove_used(2, 20);
     assert_eq!(not_lent_to(&tree), [0, 8, 22]);
 }
+
+#[test]
+fn what_a_team_does_not_lend_is_not_within_the_nominal_quota_of_its_organization_for_others() {
+    let red = Quota {
+        lending_limit: BTreeMap::from([("h100".to_string(), 0)]),
+        ..quota("red", "org", 16, None)
+    };
+    let quotas = [quota("org", "", 32, None), red, quota("blue", "org", 8, None)];
+    let tenants = [tenant("r", "red", 1), tenant("b", "blue", 1)];
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    let is_lent = |tree: &Tree<'_>, gpus: u64| tree.is_lent_within_nominal_quota(1, gpus, &[]);
+    assert!(is_lent(&tree, 8), "within its own");
+    tree.add_used(1, 8);
+    assert!(
+        is_lent(&tree, 8) && !is_lent(&tree, 9),
+        "the organization has 8 besides"
+    );
+    tree.add_used(0, 8);
+    assert!(is_lent(&tree, 8) && !is_lent(&tree, 9), "red uses a part of its own");
+    tree.remove_used(0, 8);
+    tree.add_leaving(1, 8);
+    assert!(!is_lent(&tree, 8));
+    assert!(
+        tree.is_lent_within_nominal_quota(1, 8, &[(1, 8)]),
+        "it has no more then"
+    );
+}
+
+#[test]
+fn a_node_that_moves_within_a_quota_leaves_as_much_owed_as_before() {
+    let (quotas, tenants) = (
+        [quota("own", "", 16, None)],
+        [tenant("a", "own", 1), tenant("b", "own", 1), tenant("c", "", 1)],
+    );
+    let mut tree = Tree::new(&h100(), &quotas, &tenants.iter().collect::<Vec<_>>());
+    tree.add_leaving(0, 8);
+    assert!(tree.is_owed(1, 2, 8) && !tree.is_owed(1, 2, 16));
+    tree.add_moving(1, 0, 8);
+    assert!(tree.is_owed(1, 2, 16) && !tree.is_owed(1, 2, 17));
+    tree.remove_moving(1, 0, 8);
+    assert!(!tree.is_owed(1, 2, 16));
+}

@@ -202,11 +202,14 @@ impl PlanningPass<'_> {
         let sum = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
         let (free, coming) = (sum(free), sum(later));
         let is_held = |at: &usize| self.view.nodes[*at].is_serving() && self.stays(*at);
-        let held: Vec<usize> = later.iter().copied().filter(is_held).collect();
+        let (held, leaving): (Vec<usize>, Vec<usize>) = later.iter().copied().partition(is_held);
+        // What a tenant of the same quota loses counts there until it is gone.
+        let holder_of = |at: usize| Some((self.find_holder(at)?, self.view.gpus(at)));
+        let moved: Vec<(usize, u64)> = leaving.into_iter().filter_map(holder_of).collect();
         for node in &held {
             self.assume_released(*node);
         }
-        let is_lent = self.tree.is_within_nominal_quota(tenant, free + coming)
+        let is_lent = self.tree.is_lent_within_nominal_quota(tenant, free + coming, &moved)
             || free + self.tree.gpus_not_lent_by_others(tenant) <= self.available.gpus;
         for node in held.iter().rev() {
             self.undo_assumption(*node);

@@ -123,6 +123,29 @@ proptest! {
         }
     }
 
+    /// Pods that no node can have change nothing for others, however important they are.
+    #[test]
+    fn pods_that_no_node_can_have_change_nothing(fleet in fleet(), arrivals in arrivals()) {
+        let too_large = Demand {
+            name: "too-large".into(),
+            priority: 9,
+            pod_sets: vec![PodSet { count: 1, requests: gpus(2 * GPUS) }],
+            ..Demand::default()
+        };
+        let mut world = World::new(fleet);
+        for step in 0..40 {
+            for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
+                world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
+            }
+            let mut more = world.fleet.clone();
+            for tenant in &mut more.tenants {
+                tenant.node_groups[0].demand.push(too_large.clone());
+            }
+            prop_assert_eq!(plan(&more).actions, plan(&world.fleet).actions, "step {}", step);
+            world.advance(|_| false);
+        }
+    }
+
     /// Where there are no gangs, minimums and limits, no node is free while a request waits.
     #[test]
     fn work_is_conserved(fleet in fleet(), arrivals in arrivals()) {

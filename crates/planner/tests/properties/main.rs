@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod lending;
 mod life;
 mod limits;
 mod minimums;

@@ -77,6 +77,22 @@ scenario!(
 );
 
 scenario!(
+    what_a_team_does_not_lend_is_not_for_other_teams_of_its_organization,
+    "
+    pool h100 gpus=8
+    quota org
+    quota blue parent=org nominal=8
+    quota red parent=org nominal=16 lending=8
+    tenant r quota=red
+    group r/g h100 0..4
+    tenant b quota=blue
+    group b/g h100 0..4
+    demand b/g job 4x8 since=9
+    node n1..n3 free
+    "
+);
+
+scenario!(
     a_limit_below_the_minimums_is_enforced,
     "
     pool h100 gpus=8 grace=300

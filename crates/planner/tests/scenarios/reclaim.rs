@@ -237,3 +237,71 @@ fn nodes_that_others_count_on_are_enough_for_a_minimum_that_waits_and_for_a_requ
     let one = text.replace("n2..n3", "n2");
     assert_eq!(reclaimed_in(&one), Vec::<String>::new());
 }
+
+/// Only pods that fit on what is left of a node could take it back.
+#[test]
+fn pods_that_cannot_use_a_node_keep_it_from_nobody() {
+    let text = "
+        pool h100 gpus=8 grace=300
+        tenant a
+        group a/g h100 0..8
+        demand a/g stuck 1x4 since=900
+        demand a/g important PODS prio=9 since=900
+        node n1 a/g used=4 age=7200 prio=1
+        tenant b
+        group b/g h100 0..8
+        demand b/g late 1x8 prio=5 since=5
+    ";
+    for (pods, reclaimed) in [
+        ("1x4", 0),
+        ("2x2", 0),
+        ("1x8", 1),
+        ("1x16", 1),
+        ("1x4 zone=elsewhere", 1),
+        ("1x4 existing-only zone=elsewhere", 1),
+    ] {
+        let nodes = reclaimed_in(&text.replace("PODS", pods));
+        assert_eq!(nodes.len(), reclaimed, "{pods}");
+    }
+}
+
+/// Each quota lends nothing, and all nodes are in use: once a node is free, it is not lent.
+const NOT_LENT: &str = "
+    pool h100 gpus=8 grace=300
+    quota x nominal=16 lending=0
+    quota team nominal=8
+    tenant b QUOTA
+    group b/g h100 0..8
+    demand b/g urgent PODS prio=5 since=60
+    tenant c
+    group c/g h100 0..8
+    tenant d QUOTA
+    group d/g h100 0..8
+    node n1..n3 c/g used=8 age=7200
+    node n4 d/g used=8 age=7200 prio=9
+";
+
+#[test]
+fn nothing_is_reclaimed_by_priority_that_others_do_not_lend() {
+    for pods in ["1x8", "2x4", "1x8 gang", "2x8 gang"] {
+        let text = NOT_LENT.replace("PODS", pods);
+        for quota in ["", "quota=team"] {
+            let text = text.replace("QUOTA", quota);
+            assert_eq!(reclaimed_in(&text), [""; 0], "{pods} {quota}");
+            let lent = reclaimed_in(&text.replace("lending=0", ""));
+            assert!(!lent.is_empty(), "{pods} {quota}");
+        }
+    }
+}
+
+/// The request is within the nominal quota as soon as its own team loses a node.
+#[test]
+fn a_node_of_the_same_quota_is_reclaimed_although_others_lend_nothing() {
+    for pods in ["1x8", "1x8 gang"] {
+        let text = NOT_LENT.replace("PODS", pods).replace("QUOTA", "quota=team");
+        let text = text
+            .replace("prio=9", "prio=1")
+            .replace("c/g used=8", "c/g prio=9 used=8");
+        assert_eq!(reclaimed_in(&text), ["n4"], "{pods}");
+    }
+}

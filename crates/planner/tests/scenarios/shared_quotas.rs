@@ -47,6 +47,14 @@ fn a_node_that_is_reclaimed_within_a_quota_is_not_taken_back_by_less_important_p
 }
 
 #[test]
+fn nor_if_others_lend_nothing() {
+    let text = TEAM.replace("quota team", "quota x nominal=16 lending=0\n    quota team");
+    check_that_it_settles(&text, &["n1"]);
+    let draining = text.replace("n1 a/g used=4 age=9000", "n1 draining=a used=4");
+    check_that_it_settles(&draining, &[]);
+}
+
+#[test]
 fn nor_after_these_pods_have_waited_for_eleven_minutes() {
     let mut fleet = read_fleet(TEAM);
     let waiting = WaitingTime {
@@ -69,6 +77,30 @@ fn nor_are_nodes_of_a_gang() {
         .replace("late 1x8", "late 2x8 gang")
         .replace("node n1", "node n1..n2");
     check_that_it_settles(&text, &["n1", "n2"]);
+}
+
+/// The node of tenant c is in use as a minimum beyond its quota. A gang of tenant b within the quota needs it and the one that tenant a loses already.
+#[test]
+fn a_gang_is_owed_other_nodes_although_one_of_its_quota_is_being_released() {
+    let text = "
+        pool h100 gpus=8 domains grace=300
+        quota team nominal=16
+        tenant a quota=team
+        group a/g h100 0..8
+        tenant b quota=team
+        group b/g h100 0..8
+        demand b/g job 2x8 gang prio=1
+        tenant c
+        group c/g h100 1..8
+        node n1 rack=r1 a/g used=4 age=9000
+        node n2 rack=r1 c/g used=8 age=9000
+    ";
+    for text in [text, &text.replace("gang", "gang single-domain")] {
+        check_that_it_settles(text, &["n1", "n2"]);
+        for state in ["a/g used=4 age=9000 cordoned=300", "draining=a used=4"] {
+            check_that_it_settles(&text.replace("a/g used=4 age=9000", state), &["n2"]);
+        }
+    }
 }
 
 /// The first node that comes is beyond the quota: b waits for the other one within it, and the less important of its pods for the first.

@@ -196,22 +196,23 @@ fn a_minimum_that_may_have_none_of_the_nodes_is_not_in_the_way() {
     let text = "
         pool h100 gpus=8 grace=300
         quota p nominal=8
-        quota x nominal=16 lending=0
+        quota x nominal=12 lending=0
         tenant a
         group a/private h100 5..5
         tenant p quota=p unused=h100:2
         group p/private h100 1..1
-        tenant b
+        tenant b quota=x
         group b/g h100 0..8
         demand b/g urgent 1x8 prio=5 since=60
         tenant c
         group c/g h100 0..8
         tenant d
         group d/g h100 0..8
+        node m1 b/g used=8 age=7200 prio=9
         node n1..n3 c/g used=8 age=7200
         node o1..o6 d/g used=8 age=7200 prio=9
     ";
-    assert_eq!(reclaimed_in(text), ["n2", "n3"], "one for p, and nothing is lent to a");
+    assert_eq!(reclaimed_in(text), ["n2", "n3"], "one for p, and x lends nothing to a");
     let lent = text.replace("lending=0", "");
     assert_eq!(reclaimed_in(&lent), [""; 0], "a lacks five");
 }
