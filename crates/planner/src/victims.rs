@@ -9,6 +9,9 @@ use crate::{Reclaim, Seconds};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+/// Pods that wait, by the nodes that their selector names and what each requests: one that is alike, and the highest priority of all that are.
+type WaitingPods<'d> = BTreeMap<(usize, &'d [u64]), (&'d Part, i32)>;
+
 /// Nodes that may be reclaimed from their tenants. Each set counts a tenant once for each of its groups.
 pub(crate) struct Victims {
     /// By node group, in the order in which they are taken, without those that were released since.
@@ -118,7 +121,7 @@ impl PlanningPass<'_> {
     /// by them a tenant would keep all nodes on which others of its pods wait.
     fn list_waiting_priorities(&self) -> Vec<Option<i32>> {
         // Many pods are alike: each kind is compared once.
-        let mut pods: Vec<BTreeMap<(usize, &[u64]), (&Part, i32)>> = vec![BTreeMap::new(); self.view.node_groups.len()];
+        let mut pods: Vec<WaitingPods<'_>> = vec![BTreeMap::new(); self.view.node_groups.len()];
         for (request, progress) in self.view.requests.iter().zip(&self.progress) {
             if matches!(progress.blocked_by, Some(Blocked::Impossible(_))) {
                 continue;

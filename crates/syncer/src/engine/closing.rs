@@ -95,15 +95,13 @@ impl ObjectSync<'_> {
             Part::ClosingWithoutRoom => closing().and_then(|patch| self.fit_closing(host, patch, &live)),
             Part::Isolating => kind.isolating_patch(desired, &live).map(|patch| (patch, None)),
         };
-        match fitting {
-            Some((patch, _in_flight)) => self.write_closing(host, patch).await,
-            None => {
-                if let Some(isolated) = isolated {
-                    lock(&engine.narrowed).insert(self.key(), isolated);
-                }
-                Ok(())
-            }
+        if let Some((patch, _in_flight)) = fitting {
+            return self.write_closing(host, patch).await;
         }
+        if let Some(isolated) = isolated {
+            lock(&engine.narrowed).insert(self.key(), isolated);
+        }
+        Ok(())
     }
 
     /// Writes a merge patch of the host object that closes it, and stores the answer.

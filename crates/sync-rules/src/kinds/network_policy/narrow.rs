@@ -89,20 +89,14 @@ enum Peer {
 
 impl Peer {
     fn new(peer: &Value) -> Self {
-        match json::text(peer, &["ipBlock", "cidr"]) {
-            Some(cidr) => {
-                let except = json::items(peer, &["ipBlock", "except"]).iter();
-                Self::Range(
-                    cidr.to_owned(),
-                    except.filter_map(Value::as_str).map(Into::into).collect(),
-                )
-            }
-            None => {
-                let mut peer = peer.clone();
-                json::each_mut(&mut peer, "podSelector", &mut of_any_release);
-                Self::Exact(peer.to_string())
-            }
+        if let Some(cidr) = json::text(peer, &["ipBlock", "cidr"]) {
+            let except = json::items(peer, &["ipBlock", "except"]).iter();
+            let except = except.filter_map(Value::as_str).map(Into::into).collect();
+            return Self::Range(cidr.to_owned(), except);
         }
+        let mut peer = peer.clone();
+        json::each_mut(&mut peer, "podSelector", &mut of_any_release);
+        Self::Exact(peer.to_string())
     }
 }
 
