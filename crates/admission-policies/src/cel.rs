@@ -104,6 +104,16 @@ pub fn is_managed_by_syncer(object: &str) -> String {
     )
 }
 
+/// Whether the request changes no owner of the object: the garbage collector deletes what has an owner that does not exist.
+pub fn owners_unchanged() -> String {
+    let owners = |object: &str| format!("{object}.metadata.?ownerReferences.orValue([])");
+    format!(
+        "{} == (oldObject == null ? [] : {})",
+        owners("object"),
+        owners("oldObject")
+    )
+}
+
 /// Whether the key of a label, annotation or taint is reserved for Berth (as [`labels::is_reserved`]).
 pub fn is_reserved_key(key: &str) -> String {
     format!("({key}.startsWith('{GROUP}/') || {key}.contains('.{GROUP}/'))")

@@ -234,6 +234,17 @@ pub(super) fn build_metadata(name: &str, description: &str) -> ObjectMeta {
 }
 
 impl AdmissionPolicy {
+    /// The expression of the only validation with `part` in its message.
+    #[cfg(test)]
+    pub(super) fn expression_of(&self, part: &str) -> &str {
+        let found = { self.validations.iter() }.filter(|validation| validation.message.contains(part));
+        let expressions: Vec<&str> = found.map(|validation| validation.expression.as_str()).collect();
+        let [expression] = expressions[..] else {
+            panic!("{part}: {expressions:?}")
+        };
+        expression
+    }
+
     /// The condition on the user. Policies without one check the user in their validations.
     pub(super) fn subject_condition(&self) -> Option<MatchCondition> {
         let (name, is_subject) = match self.subjects {

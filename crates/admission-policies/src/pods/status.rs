@@ -196,13 +196,7 @@ mod tests {
     #[test]
     fn agents_change_no_annotation_by_which_a_syncer_knows_the_pod() {
         let policy = build_policy_for_agents();
-        let expressions = policy.validations.iter().map(|validation| &validation.expression);
-        let of_annotations: Vec<&String> = expressions
-            .filter(|expression| expression.contains("variables.annotations"))
-            .collect();
-        let [expression] = of_annotations.as_slice() else {
-            panic!("{of_annotations:?}")
-        };
+        let expression = policy.expression_of("annotations of berth.dev");
         for part in [
             "variables.oldAnnotations.size() > 1000 || (variables.annotations.size() <= 1000 && ",
             "variables.annotations.all(k, !(k.startsWith('berth.dev/') || k.contains('.berth.dev/')) || ",
