@@ -174,10 +174,8 @@ pub struct Engine {
     /// Of changes that wait, and of host objects that are being deleted: the hash of what the host object should be, or of what decides how far it is
     /// isolated, and the version of the host object that has nothing which the change takes away.
     narrowed: Mutex<HashMap<Key, (String, u64)>>,
-    /// Host objects of which it is known since the start that they have no fields which somebody else has set, or that these were removed.
-    without_foreign_fields: Mutex<HashSet<Key>>,
-    /// Host objects that have such fields, as the answer to the last write has said.
-    with_foreign_fields: Mutex<HashSet<Key>>,
+    /// Whether host objects have fields which somebody else has set, as far as that was found out since the start.
+    foreign_fields: Mutex<HashMap<Key, bool>>,
     /// Parts of host objects that the host has refused.
     refusals: refusals::Refusals,
     /// Host objects that are about to be gone.
@@ -258,8 +256,7 @@ impl Engine {
             uncompared: Mutex::default(),
             synced_versions: Mutex::default(),
             narrowed: Mutex::default(),
-            without_foreign_fields: Mutex::default(),
-            with_foreign_fields: Mutex::default(),
+            foreign_fields: Mutex::default(),
             refusals: refusals::Refusals::default(),
             endings: endings::Endings::default(),
             applied_bytes: Mutex::default(),

@@ -206,8 +206,7 @@ impl ObjectSync<'_> {
                 if tenant.is_none() && host.is_none() {
                     lock(&self.engine.synced_versions).remove(&self.key());
                     lock(&self.engine.narrowed).remove(&self.key());
-                    lock(&self.engine.without_foreign_fields).remove(&self.key());
-                    lock(&self.engine.with_foreign_fields).remove(&self.key());
+                    lock(&self.engine.foreign_fields).remove(&self.key());
                     self.engine.refusals.forget(&self.key());
                     self.engine.endings.forget(&self.key());
                     lock(&self.engine.applied_bytes).remove(&self.key());

@@ -326,14 +326,14 @@ impl ObjectSync<'_> {
             let patch_text: String = patch.to_string().chars().take(LONGEST_LOGGED).collect();
             tracing::warn!(key = %self.key(), patch = patch_text, "removing fields of a host object that somebody else has set");
             // The hash says that it is what it should be. Until it is, that does not count.
-            lock(&engine.without_foreign_fields).remove(&self.key());
-            lock(&engine.with_foreign_fields).insert(self.key());
+            lock(&engine.foreign_fields).insert(self.key(), true);
             engine.turns.take(host.bytes.into());
             self.write_closing(host, patch).await?;
         }
-        lock(&engine.with_foreign_fields).remove(&self.key());
-        if !kind.exclusive_fields().is_empty() {
-            lock(&engine.without_foreign_fields).insert(self.key());
+        if kind.exclusive_fields().is_empty() {
+            lock(&engine.foreign_fields).remove(&self.key());
+        } else {
+            lock(&engine.foreign_fields).insert(self.key(), false);
         }
         Ok(())
     }
@@ -343,16 +343,16 @@ impl ObjectSync<'_> {
     /// failure. Not always: a webhook of the host may set a field again whenever it is removed.
     pub(super) fn has_foreign_fields(&self, desired: &Value, host: &Stored) -> bool {
         let Self { engine, kind, .. } = self;
-        // The store may not have the content.
-        if lock(&engine.with_foreign_fields).contains(&self.key()) {
-            return true;
+        if let Some(has_some) = lock(&engine.foreign_fields).get(&self.key()) {
+            return *has_some;
         }
-        if kind.exclusive_fields().is_empty() || lock(&engine.without_foreign_fields).contains(&self.key()) {
+        // Of other kinds the store does not have the content.
+        if kind.exclusive_fields().is_empty() {
             return false;
         }
         let has_some = kind.without_foreign_fields(desired, &host.object()).is_some();
         if !has_some {
-            lock(&engine.without_foreign_fields).insert(self.key());
+            lock(&engine.foreign_fields).insert(self.key(), false);
         }
         has_some
     }
