@@ -120,7 +120,7 @@ fn check_addresses_of_nodes(facts: &Facts) -> Option<CheckResult> {
                 || closed.iter().any(|range| range.contains(address))
                 || ranges::never_open().any(|range| range.contains(address))
         };
-        let mut all = addresses_of_machine(node);
+        let mut all = host_network::all_addresses_of(node);
         all.find(|address| !is_closed(address))
             .map(|address| (node.name_any(), address))
     })?;
@@ -173,15 +173,6 @@ fn addresses(node: &Node) -> impl Iterator<Item = &str> {
     let status = node.status.iter();
     let all = status.flat_map(|status| status.addresses.iter().flatten());
     all.map(|address| address.address.as_str())
-}
-
-/// The addresses of a node's machine, as control reads them.
-fn addresses_of_machine(node: &Node) -> impl Iterator<Item = IpAddr> {
-    let status = node.status.iter();
-    let all = status.flat_map(|status| status.addresses.iter().flatten());
-    let of_machine = all.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
-    let parsed = of_machine.filter_map(|address| address.address.parse::<IpAddr>().ok());
-    parsed.map(|address| address.to_canonical())
 }
 
 fn check_enforcement(sets: &[DaemonSet]) -> CheckResult {

@@ -134,20 +134,24 @@ pub fn collect_with_addresses<'n, 's>(
     }
 }
 
-/// The addresses of a node: of each family the first [`MAX_NODE_ADDRESSES`]. An IPv6 form of an IPv4 address is this IPv4 address: no API server
-/// accepts the form in a policy, so that one node would keep the policies of all tenants from being written.
+/// The addresses of a node that count: of each family the first [`MAX_NODE_ADDRESSES`].
 pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let mut counts = [0_usize; 2];
+    all_addresses_of(node).filter(move |address| {
+        let count = &mut counts[usize::from(address.is_ipv6())];
+        *count += 1;
+        *count <= MAX_NODE_ADDRESSES
+    })
+}
+
+/// All addresses that a node reports of its machine. An IPv6 form of an IPv4 address is this IPv4 address: no API server accepts the form in a policy, so that
+/// one node would keep the policies of all tenants from being written.
+pub fn all_addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let of_machine = addresses.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()));
-    let mut counts = [0_usize; 2];
     of_machine
         .filter_map(|address| address.address.parse::<IpAddr>().ok())
         .map(|address| address.to_canonical())
-        .filter(move |address| {
-            let count = &mut counts[usize::from(address.is_ipv6())];
-            *count += 1;
-            *count <= MAX_NODE_ADDRESSES
-        })
 }
 
 /// At most `most` ranges that contain all of `ranges`, of which none contains another: neighbours become the smallest network around both, the nearest
