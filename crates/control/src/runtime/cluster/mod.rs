@@ -207,14 +207,14 @@ impl ControlPlaneRuntime for ClusterRuntime {
         self.copy_pull_secrets(owner).await?;
         let files = build::files(owner, component);
         let desired = build::deployment(owner, component, &self.settings, &files.name_any());
+        let of_component = objects::select(&pod_selector(tenant, component.name));
         if let Some(unfinished) = self.find_unfinished(owner, component, &desired).await? {
             tracing::info!(
                 tenant = tenant.slug(),
                 component = component.name,
                 "it was changed often and not rolled out; the next change waits"
             );
-            let selector = objects::select(&pod_selector(tenant, component.name));
-            let pods = self.list_pods(tenant, &selector).await?;
+            let pods = self.list_pods(tenant, &of_component).await?;
             return Ok(state::state(&unfinished, &pods));
         }
         let deployment = self.apply_deployment(owner, &files, &desired).await?;
@@ -226,9 +226,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
                 .await?;
             return Ok(ComponentState::Running);
         }
-        let pods = self
-            .list_pods(tenant, &objects::select(&pod_selector(tenant, component.name)))
-            .await?;
+        let pods = self.list_pods(tenant, &of_component).await?;
         self.delete_unused_files(owner, component, &files.name_any(), &pods)
             .await?;
         Ok(state::state(&deployment, &pods))

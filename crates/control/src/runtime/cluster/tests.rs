@@ -197,11 +197,69 @@ async fn a_file_in_a_folder_has_a_key_without_one() {
     );
 }
 
-/// A fixture that applies to this host.
-fn on(host: &ScriptedApi) -> Fixture {
-    Fixture {
-        host: Applier::new(host.client()),
-        ..Fixture::new()
+/// What a Deployment says that is rolled out.
+fn rolled_out() -> serde_json::Value {
+    json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1})
+}
+
+/// A runtime, and the host to which it applies.
+struct Changes {
+    host: ScriptedApi,
+    fixture: Fixture,
+    runtime: ClusterRuntime,
+}
+
+impl Changes {
+    fn new() -> Self {
+        berth_runtime::install_crypto();
+        let host = ScriptedApi::new("host", &Script::default());
+        Self {
+            fixture: Fixture {
+                host: Applier::new(host.client()),
+                ..Fixture::new()
+            },
+            runtime: ClusterRuntime::new(ClusterSettings::default(), host.client()),
+            host,
+        }
+    }
+
+    async fn apply(&self, component: &Component) {
+        let owner = self.fixture.owner();
+        self.runtime.apply_component(owner, component).await.unwrap();
+    }
+
+    async fn is_rolled_out(&self, component: &Component) -> bool {
+        let owner = self.fixture.owner();
+        self.runtime.is_rolled_out(owner, component).await.unwrap()
+    }
+
+    fn path(&self, of: &str) -> String {
+        let namespace = self.fixture.tenant.control_plane_namespace();
+        of.replace("NAMESPACE", &namespace)
+    }
+
+    fn deployment(&self, component: &str) -> String {
+        self.path(&format!("/apis/apps/v1/namespaces/NAMESPACE/deployments/{component}"))
+    }
+
+    fn set_status(&self, component: &str, status: serde_json::Value) {
+        let path = self.deployment(component);
+        let mut object = self.host.get(&path).unwrap();
+        object["status"] = status;
+        self.host.insert(&path, object);
+    }
+
+    fn files_of(&self, component: &Component) -> String {
+        build::files(self.fixture.owner(), component).name_any()
+    }
+
+    /// Whether the host has the Secret with the files of a component.
+    fn has_files_of(&self, component: &Component) -> bool {
+        let path = self.path(&format!(
+            "/api/v1/namespaces/NAMESPACE/secrets/{}",
+            self.files_of(component)
+        ));
+        self.host.get(&path).is_some()
     }
 }
 
@@ -213,86 +271,51 @@ fn changed(mut component: Component, number: usize) -> Component {
 
 #[tokio::test]
 async fn files_of_changes_that_are_never_rolled_out_are_deleted() {
-    berth_runtime::install_crypto();
-    let host = ScriptedApi::new("host", &Script::default());
-    let fixture = on(&host);
-    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
-    let namespace = fixture.tenant.control_plane_namespace();
-    let path = |number: usize| {
-        let files = build::files(fixture.owner(), &changed(syncer(), number));
-        format!("/api/v1/namespaces/{namespace}/secrets/{}", files.name_any())
-    };
-    let used = path(0).rsplit('/').next().unwrap().to_owned();
+    let changes = Changes::new();
+    let component = |number: usize| changed(syncer(), number);
+    let used = changes.files_of(&component(0));
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "syncer-1", "namespace": namespace, "labels": pod_selector(&fixture.tenant, SYNCER)},
+        "metadata": {"name": "syncer-1", "labels": pod_selector(&changes.fixture.tenant, SYNCER)},
         "spec": {"containers": [], "volumes": [{"name": "files", "projected": {"sources": [{"secret": {"name": used}}]}}]},
     });
-    host.insert(&format!("/api/v1/namespaces/{namespace}/pods/syncer-1"), pod);
+    let path = changes.path("/api/v1/namespaces/NAMESPACE/pods/syncer-1");
+    changes.host.insert(&path, pod);
     for number in 0..30 {
-        let component = changed(syncer(), number);
-        runtime.apply_component(fixture.owner(), &component).await.unwrap();
-        let files = host.find(&format!("/secrets/{SYNCER}-files-"));
+        changes.apply(&component(number)).await;
+        let files = changes.host.find(&format!("/secrets/{SYNCER}-files-"));
         assert!(files.len() <= 8, "{number}: {}", files.len());
-        assert!(host.get(&path(number)).is_some(), "{number}");
+        assert!(changes.has_files_of(&component(number)), "{number}");
     }
-    assert!(host.get(&path(0)).is_some(), "a pod has it");
-    assert!(host.get(&path(1)).is_none());
+    assert!(changes.has_files_of(&component(0)), "a pod has it");
+    assert!(!changes.has_files_of(&component(1)));
     // It is made again if it is wanted again.
-    let component = changed(syncer(), 1);
-    runtime.apply_component(fixture.owner(), &component).await.unwrap();
-    assert!(host.get(&path(1)).is_some());
+    changes.apply(&component(1)).await;
+    assert!(changes.has_files_of(&component(1)));
 }
 
 #[tokio::test]
 async fn files_of_the_last_rollout_stay_while_its_pod_is_replaced() {
-    berth_runtime::install_crypto();
-    let host = ScriptedApi::new("host", &Script::default());
-    let fixture = on(&host);
-    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
-    let namespace = fixture.tenant.control_plane_namespace();
-    let path = |number: usize| {
-        let files = build::files(fixture.owner(), &changed(syncer(), number));
-        format!("/api/v1/namespaces/{namespace}/secrets/{}", files.name_any())
-    };
-    let set_status = |status: serde_json::Value| {
-        let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{SYNCER}");
-        let mut object = host.get(&deployment).unwrap();
-        object["status"] = status;
-        host.insert(&deployment, object);
-    };
-    let apply = async |number| {
-        let component = changed(syncer(), number);
-        runtime.apply_component(fixture.owner(), &component).await.unwrap();
-    };
-    apply(0).await;
-    set_status(json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}));
-    apply(0).await;
-    set_status(json!({}));
+    let changes = Changes::new();
+    let component = |number: usize| changed(syncer(), number);
+    changes.apply(&component(0)).await;
+    changes.set_status(SYNCER, rolled_out());
+    changes.apply(&component(0)).await;
+    changes.set_status(SYNCER, json!({}));
     for number in 1..30 {
-        apply(number).await;
+        changes.apply(&component(number)).await;
     }
-    assert!(host.get(&path(0)).is_some() && host.get(&path(29)).is_some());
-    assert!(host.get(&path(1)).is_none());
+    assert!(changes.has_files_of(&component(0)) && changes.has_files_of(&component(29)));
+    assert!(!changes.has_files_of(&component(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_component_whose_changes_are_not_rolled_out_is_changed_at_a_bounded_pace() {
-    berth_runtime::install_crypto();
-    let host = ScriptedApi::new("host", &Script::default());
-    let fixture = on(&host);
-    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
-    let namespace = fixture.tenant.control_plane_namespace();
-    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
-    let set_status = |status: serde_json::Value| {
-        let mut object = host.get(&deployment).unwrap();
-        object["status"] = status;
-        host.insert(&deployment, object);
-    };
+    let changes = Changes::new();
     let applies = async |component: Component| {
-        runtime.apply_component(fixture.owner(), &component).await.unwrap();
-        let files = build::files(fixture.owner(), &component).name_any();
-        host.get(&deployment).unwrap().to_string().contains(&files)
+        changes.apply(&component).await;
+        let deployment = changes.host.get(&changes.deployment(API_SERVER)).unwrap();
+        deployment.to_string().contains(&changes.files_of(&component))
     };
     let change = |number: usize| changed(api_server(1), number);
     // The first one, and as many as may follow at once.
@@ -307,9 +330,9 @@ async fn a_component_whose_changes_are_not_rolled_out_is_changed_at_a_bounded_pa
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(applies(change(9)).await);
     assert!(!applies(change(10)).await);
-    set_status(json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}));
+    changes.set_status(API_SERVER, rolled_out());
     assert!(applies(change(10)).await, "the last change was rolled out");
-    set_status(json!({}));
+    changes.set_status(API_SERVER, json!({}));
     assert!(!applies(change(11)).await);
     let mut urgent = change(11);
     urgent.overlaps = false;
@@ -318,10 +341,7 @@ async fn a_component_whose_changes_are_not_rolled_out_is_changed_at_a_bounded_pa
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_waits_is_not_rolled_out() {
-    berth_runtime::install_crypto();
-    let host = ScriptedApi::new("host", &Script::default());
-    let fixture = on(&host);
-    let runtime = ClusterRuntime::new(ClusterSettings::default(), host.client());
+    let changes = Changes::new();
     // Other flags need no other files.
     let with_flag = |number: usize| {
         let mut component = api_server(1);
@@ -329,21 +349,14 @@ async fn a_change_that_waits_is_not_rolled_out() {
         component
     };
     for number in 0..10 {
-        let component = with_flag(number);
-        runtime.apply_component(fixture.owner(), &component).await.unwrap();
+        changes.apply(&with_flag(number)).await;
     }
     // The change before is rolled out a moment later.
-    let namespace = fixture.tenant.control_plane_namespace();
-    let deployment = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{API_SERVER}");
-    let mut object = host.get(&deployment).unwrap();
-    object["status"] = json!({"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1});
-    host.insert(&deployment, object);
-    let is_rolled_out = async |component: Component| runtime.is_rolled_out(fixture.owner(), &component).await.unwrap();
-    assert!(is_rolled_out(with_flag(8)).await);
-    assert!(!is_rolled_out(with_flag(9)).await);
-    let waiting = with_flag(9);
-    runtime.apply_component(fixture.owner(), &waiting).await.unwrap();
-    assert!(is_rolled_out(waiting).await);
+    changes.set_status(API_SERVER, rolled_out());
+    assert!(changes.is_rolled_out(&with_flag(8)).await);
+    assert!(!changes.is_rolled_out(&with_flag(9)).await);
+    changes.apply(&with_flag(9)).await;
+    assert!(changes.is_rolled_out(&with_flag(9)).await);
 }
 
 /// A host on which the platform has image pull Secrets of these names.
