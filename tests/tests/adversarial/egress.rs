@@ -32,6 +32,9 @@ fn identity(host: &TestCluster, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
 /// A busy broker closes the connection without an answer, and is called again.
 const NO_ANSWER: &str = "nothing";
 
+/// The address of clouds' metadata services.
+const METADATA: &str = "169.254.169.254:80";
+
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<TestCluster>) {
@@ -135,12 +138,19 @@ pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestClus
         let answer = ask(&request).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
-    let answer = ask(&format!(
-        "{}{}",
-        "CONNECT a:1 HTTP/1.1\r\n\r\n", "CONNECT b:1 HTTP/1.1\r\nConnection: close\r\n\r\n"
-    ))
+    let two = format!(
+        "CONNECT {METADATA} HTTP/1.1\r\n\r\n{}",
+        "CONNECT 10.96.0.1:443 HTTP/1.1\r\nConnection: close\r\n\r\n"
+    );
+    // That it answers shows that the requests before have not stopped it.
+    let answer = until("the first of two requests is answered", SOON, async || {
+        Some(ask(&two).await)
+            .filter(|answer| !answer.is_empty())
+            .ok_or(NO_ANSWER)
+    })
     .await;
-    assert!(!answer.contains(" 200 "), "{answer}");
+    assert!(answer.starts_with(&format!("HTTP/1.1 403 {METADATA} is")), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
 }
 
 /// What names a server that the API server calls, with this one: the kind, its group and the object.

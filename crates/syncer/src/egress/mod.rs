@@ -34,7 +34,7 @@ use crate::{
 use axum::{
     Router,
     body::Body,
-    http::{Method, Request, Response, StatusCode},
+    http::{HeaderValue, Method, Request, Response, StatusCode, header},
 };
 use berth_pki::CertificateAuthority;
 use berth_runtime::sockets;
@@ -366,10 +366,13 @@ fn read(request: &Request<Incoming>) -> Result<Target, ConnectError> {
     Target::parse(authority.unwrap_or_default()).map_err(|why| bad(StatusCode::BAD_REQUEST, why))
 }
 
+/// The last answer on its connection. What follows is not read, and another connection can have its place at once.
 fn response(error: ConnectError) -> Response<Body> {
     let reason = ReasonPhrase::try_from(error.message.as_bytes());
     let mut response = Response::new(Body::from(error.message));
     *response.status_mut() = error.status;
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
     if let Ok(reason) = reason {
         response.extensions_mut().insert(reason);
     }
@@ -380,6 +383,25 @@ fn response(error: ConnectError) -> Response<Body> {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_connection_that_is_denied_ends_with_the_answer() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let deny = |_| async {
+            let error = ConnectError {
+                status: StatusCode::FORBIDDEN,
+                message: "denied".into(),
+            };
+            Answer::<()>::Response(response(error))
+        };
+        let serving = tokio::spawn(async move { serve::http(server, REQUEST, deny).await.is_none() });
+        let two = "CONNECT a:1 HTTP/1.1\r\n\r\nCONNECT b:1 HTTP/1.1\r\n\r\n";
+        client.write_all(two.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        client.read_to_string(&mut answers).await.unwrap();
+        assert_eq!(answers.matches("HTTP/1.1 403 denied").count(), 1, "{answers}");
+        assert!(serving.await.unwrap());
+    }
 
     #[tokio::test]
     async fn a_connection_to_an_endpoint_that_reads_nothing_breaks() {
