@@ -301,6 +301,19 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
         dry_run: true,
         ..PostParams::default()
     };
+    let base = json!({
+        "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
+        "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
+    });
+    let pod = |spec: Value| -> Pod {
+        let metadata = json!({"name": "elsewhere",
+            "labels": {"berth.dev/tenant": slug, "berth.dev/managed-by": "syncer"},
+            "annotations": {"berth.dev/origin-namespace": "default", "berth.dev/origin-name": "elsewhere"}});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    // What is denied below is denied for its node alone.
+    let on_its_own = pods.create(&dry_run, &pod(base.clone())).await;
+    assert!(on_its_own.is_ok(), "every pod is denied: {on_its_own:?}");
     let tolerates = |value: &str| {
         json!({"tolerations": [
         {"key": "berth.dev/tenant", "operator": "Equal", "value": value, "effect": "NoExecute"}]})
@@ -324,16 +337,11 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
         ),
         ("of any taint", json!({"tolerations": [{"operator": "Exists"}]})),
     ] {
-        let mut spec = json!({
-            "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
-            "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
-        });
+        let mut spec = base.clone();
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
         }
-        let labels = json!({"berth.dev/tenant": slug, "berth.dev/managed-by": "syncer"});
-        let pod = json!({"metadata": {"name": "elsewhere", "labels": labels}, "spec": spec});
-        forbidden(what, pods.create(&dry_run, &serde_json::from_value(pod).unwrap()).await);
+        forbidden(what, pods.create(&dry_run, &pod(spec)).await);
     }
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "any"},
         "target": {"kind": "Node", "name": "gpu-l40s-01"}});
