@@ -2,6 +2,7 @@
 
 use berth_api::{labels, names::TenantId};
 use berth_control::{
+    apply::is_status,
     control_plane::API_SERVER,
     datastore::{Datastore, DatastoreConfig},
     runtime::kubeconfig_path,
@@ -9,7 +10,7 @@ use berth_control::{
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     processes,
-    tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    tenant::{Tenant, cluster, ensure_namespace, patient_with, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
 };
@@ -20,6 +21,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    config::Kubeconfig,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -195,7 +197,7 @@ pub(crate) async fn tenant_is_deleted_twice_and_without_its_api_server(host: Arc
     tenants.delete("dead", &DeleteParams::default()).await.unwrap();
     // A second delete changes nothing; by then the object may be gone.
     if let Err(error) = tenants.delete("dead", &DeleteParams::default()).await {
-        assert!(berth_control::apply::is_status(&error, 404), "{error}");
+        assert!(is_status(&error, 404), "{error}");
     }
     until_gone(&host, "del-dead", "dead").await;
     assert_nothing_remains(&host, "del-dead", "dead", &tenant.id).await;
@@ -233,24 +235,15 @@ pub(crate) async fn new_tenant_of_the_same_name_starts_empty(host: Arc<TestClust
     assert_ne!(first.id.hash(), second.id.hash());
     let maps: Api<ConfigMap> = Api::namespaced(second.client.clone(), "default");
     assert!(maps.get_opt("mine").await.unwrap().is_none());
-    // The first one's kubeconfig opens nothing of the second, even at the second's address.
-    let moved = first
-        .kubeconfig
-        .replace(&server(&first.kubeconfig), &server(&second.kubeconfig));
-    let stale = berth_runtime::client::from_text(&moved).await.unwrap();
-    assert!(stale.apiserver_version().await.is_err());
+    // The first one's certificate opens nothing of the second, also for a client that trusts the second's server.
+    let mut stale = Kubeconfig::from_yaml(&second.kubeconfig).unwrap();
+    let user = Kubeconfig::from_yaml(&first.kubeconfig).unwrap().auth_infos.remove(0);
+    stale.auth_infos[0].auth_info = user.auth_info;
+    let maps: Api<ConfigMap> = Api::namespaced(patient_with(stale).await, "default");
+    let refused = maps.list(&ListParams::default()).await.map(|list| list.items.len());
+    assert!(
+        refused.as_ref().is_err_and(|error| is_status(error, 401)),
+        "{refused:?}"
+    );
     second.delete(&host).await;
-}
-
-fn server(kubeconfig: &str) -> String {
-    let line = kubeconfig
-        .lines()
-        .find(|line| line.trim_start().starts_with("server:"))
-        .unwrap();
-    line.split_once("server:")
-        .unwrap()
-        .1
-        .trim()
-        .trim_matches('"')
-        .to_owned()
 }
