@@ -4,6 +4,7 @@
 use crate::shared::attacker;
 use base64::Engine as _;
 use berth_api::labels;
+use berth_control::control_plane::API_SERVER;
 use berth_tests::{
     objects::apply,
     scrape::flag,
@@ -232,16 +233,15 @@ async fn check_devices_past_the_scheduler(host: &TestCluster, tenant: &Tenant) {
             "{data:?}"
         );
     }
-    for pod in on_host::<Pod>(host, tenant)
-        .await
-        .iter()
-        .filter(|pod| stands_for(*pod, "greedy"))
-    {
-        assert!(
-            !serde_json::to_string(&pod.spec).unwrap().contains("\"all\""),
-            "{pod:?}"
-        );
-    }
+    let pod = until("the pod is on the host", SOON, async || {
+        let pods = on_host::<Pod>(host, tenant).await;
+        pods.into_iter().find(|pod| stands_for(pod, "greedy")).ok_or("no pod")
+    })
+    .await;
+    assert!(
+        !serde_json::to_string(&pod.spec).unwrap().contains("\"all\""),
+        "{pod:?}"
+    );
 }
 
 /// The webhook's answer to a TLS client with this identity.
@@ -312,4 +312,13 @@ pub(crate) async fn only_the_api_server_may_call_the_admission_webhook(host: Arc
             Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
         }
     }
+    let files = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
+    let read = |name: &str| std::fs::read(files.join(name)).unwrap();
+    let (certificate, key) = (read("admission.crt"), read("admission.key"));
+    let answer = until("its own API server is answered", SOON, async || {
+        let answer = ask(&address, &bundle.0, Some((&certificate, &key))).await;
+        answer.ok().filter(|answer| !answer.is_empty()).ok_or("nothing")
+    })
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
 }
