@@ -46,6 +46,13 @@ pub async fn apply(client: &Client, namespace: &str, object: &Value) -> kube::Re
         .await
 }
 
+/// Applies an object, which the API server must reject with this in its message.
+pub async fn expect_rejected(client: &Client, namespace: &str, object: &Value, expected: &str) {
+    let rejected = apply(client, namespace, object).await;
+    let error = rejected.expect_err(&object.to_string()).to_string();
+    assert!(error.contains(expected), "{expected:?} is not in: {error}");
+}
+
 /// An API for objects of a kind without a Rust type.
 pub fn dynamic(client: &Client, group: &str, version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));

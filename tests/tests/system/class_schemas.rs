@@ -2,7 +2,7 @@
 
 use crate::classes::class;
 use berth_api::TenantClass;
-use berth_tests::{files::example, objects::apply, test_cluster::TestCluster};
+use berth_tests::{files::example, objects::expect_rejected, test_cluster::TestCluster};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -96,11 +96,7 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
         .chain(invalid_audits())
         .chain(invalid_images());
     for (object, expected) in refused {
-        let error = apply(&host.client, "", &object)
-            .await
-            .expect_err(&object.to_string())
-            .to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, "", &object, expected).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use berth_api::{Phase, conditions, labels, names::TenantId};
 use berth_tests::{
-    objects::apply,
+    objects::{apply, expect_rejected},
     tenant::{cluster, ensure_namespace},
     test_cluster::TestCluster,
     wait::{SOON, until},
@@ -128,11 +128,7 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
         ),
     ];
     for (object, expected) in refused {
-        let error = apply(&host.client, "input-schema", &object)
-            .await
-            .expect_err(&object.to_string())
-            .to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, "input-schema", &object, expected).await;
     }
     let pool = |name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": name}, "spec": spec});
     let refused = [
@@ -149,11 +145,7 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
         (pool("UP", json!({"nodeSelector": {"a": "b"}})), "UP"),
     ];
     for (object, expected) in refused {
-        let error = apply(&host.client, "", &object)
-            .await
-            .expect_err(&object.to_string())
-            .to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, "", &object, expected).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use berth_api::{Organization, Project, TenantCluster, conditions, labels};
 use berth_tests::{
-    objects::apply,
+    objects::{apply, expect_rejected},
     tenant::{cluster, ensure_namespace, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
@@ -86,11 +86,7 @@ pub(crate) async fn schemas_reject_invalid_quotas(host: Arc<TestCluster>) {
             "spec.quotas[0].nominalQuota",
         ),
     ] {
-        let error = apply(&host.client, "", &object)
-            .await
-            .expect_err(&object.to_string())
-            .to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, "", &object, expected).await;
     }
 }
 

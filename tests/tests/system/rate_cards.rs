@@ -2,7 +2,11 @@
 
 use berth_api::{RateCard, UsageRecord};
 use berth_metering::PriceBook;
-use berth_tests::{files::example, objects::apply, test_cluster::TestCluster};
+use berth_tests::{
+    files::example,
+    objects::{apply, expect_rejected},
+    test_cluster::TestCluster,
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
@@ -28,14 +32,6 @@ fn with_days(days: &[Value]) -> Value {
     };
     let prices: Vec<Value> = days.iter().map(list).collect();
     json!({"currency": "EUR", "prices": prices})
-}
-
-async fn expect_rejected(host: &TestCluster, object: &Value, expected: &str) {
-    let error = apply(&host.client, "", object)
-        .await
-        .expect_err(&object.to_string())
-        .to_string();
-    assert!(error.contains(expected), "{expected:?} is not in: {error}");
 }
 
 pub(crate) async fn schemas_reject_invalid_prices(host: Arc<TestCluster>) {
@@ -86,7 +82,7 @@ pub(crate) async fn schemas_reject_invalid_prices(host: Arc<TestCluster>) {
             "has a storageClassName",
         ),
     ] {
-        expect_rejected(&host, &card(&spec), expected).await;
+        expect_rejected(&host.client, "", &card(&spec), expected).await;
     }
 }
 
@@ -145,7 +141,7 @@ pub(crate) async fn records_keep_their_tenant_and_month_and_never_go_back(host: 
         (record("2999-13", "1", through, 3_600), "spec.month"),
         (record("2999-01", "1", through, -1), "daily"),
     ] {
-        expect_rejected(&host, &changed, expected).await;
+        expect_rejected(&host.client, "", &changed, expected).await;
     }
     // Amounts can be corrected.
     apply(&host.client, "", &record("2999-01", "1", through, 1_800))

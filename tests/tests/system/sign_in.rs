@@ -4,7 +4,7 @@ use berth_api::{TenantCluster, conditions};
 use berth_tests::{
     files::binary,
     issuer::{CLIENT, Counts, Issuer},
-    objects::apply,
+    objects::{apply, expect_rejected},
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
     token,
@@ -307,10 +307,7 @@ pub(crate) async fn schemas_reject_invalid_authentication(host: Arc<TestCluster>
         ),
     ];
     for (object, expected) in rejected {
-        let error = apply(&host.client, "default", &object)
-            .await
-            .expect_err(&object.to_string());
-        assert!(error.to_string().contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, "default", &object, expected).await;
     }
 }
 

@@ -13,7 +13,7 @@ use berth_control::apply::is_status;
 use berth_tests::{
     command_line::CommandLine,
     files::example,
-    objects::apply,
+    objects::{apply, expect_rejected},
     sleep::{request, status},
     tenant::{Tenant, cluster, ensure_namespace},
     test_cluster::TestCluster,
@@ -383,9 +383,7 @@ pub(crate) async fn schemas_reject_invalid_snapshots(host: Arc<TestCluster>) {
             "spec.snapshots.schedule.keep",
         ),
     ] {
-        let refused = apply(&host.client, namespace, &object).await;
-        let error = refused.expect_err(&object.to_string()).to_string();
-        assert!(error.contains(expected), "{expected:?} is not in: {error}");
+        expect_rejected(&host.client, namespace, &object, expected).await;
     }
     let (namespace, of_nobody) = snapshot(json!({"tenantClusterName": "nobody"}));
     apply(&host.client, namespace, &of_nobody).await.unwrap();
