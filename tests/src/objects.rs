@@ -2,12 +2,13 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
     discovery,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::{fmt::Debug, path::Path};
 
 /// Applies every document of a file of `examples/`, namespaced ones into `namespace`.
 pub async fn apply_example(client: &Client, namespace: &str, path: &str) {
@@ -101,13 +102,16 @@ pub async fn nodes_of_pods(client: &Client, namespace: &str) -> Vec<String> {
 pub async fn nodes_of_tenant(host: &Client, slug: &str) -> Vec<String> {
     let nodes: Api<Node> = Api::all(host.clone());
     let params = ListParams::default().labels(&format!("{}={slug}", berth_api::labels::TENANT));
-    let mut names: Vec<String> = nodes
-        .list(&params)
-        .await
-        .unwrap()
-        .iter()
-        .map(ResourceExt::name_any)
-        .collect();
+    names(&nodes, &params).await
+}
+
+/// Names of the objects that a list has, sorted.
+pub async fn names<K>(api: &Api<K>, params: &ListParams) -> Vec<String>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let list = api.list(params).await.unwrap();
+    let mut names: Vec<String> = list.iter().map(ResourceExt::name_any).collect();
     names.sort();
     names
 }

@@ -293,26 +293,31 @@ async fn changes_nothing_of_a_recycling(host: &TestCluster, client: &Client, a: 
     reaches_no_other_node(client, a).await;
 }
 
+/// A pod as a syncer creates it, with these fields in its spec instead.
+fn pod(tenant: &Tenant, name: &str, fields: &Value) -> Pod {
+    let slug = tenant.id.slug();
+    let mut spec = json!({
+        "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
+        "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
+    });
+    for (key, value) in fields.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    let metadata = json!({"name": name,
+        "labels": {"berth.dev/tenant": slug, "berth.dev/managed-by": "syncer"},
+        "annotations": {"berth.dev/origin-namespace": "default", "berth.dev/origin-name": name}});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
 /// Pods on nodes of another tenant or of none: by name, by selector, by toleration of the taints.
 async fn reaches_no_other_node(client: &Client, a: &Tenant) {
-    let slug = a.id.slug();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &a.id.workload_namespace());
     let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
-    let base = json!({
-        "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
-        "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
-    });
-    let pod = |spec: Value| -> Pod {
-        let metadata = json!({"name": "elsewhere",
-            "labels": {"berth.dev/tenant": slug, "berth.dev/managed-by": "syncer"},
-            "annotations": {"berth.dev/origin-namespace": "default", "berth.dev/origin-name": "elsewhere"}});
-        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
-    };
     // What is denied below is denied for its node alone.
-    let on_its_own = pods.create(&dry_run, &pod(base.clone())).await;
+    let on_its_own = pods.create(&dry_run, &pod(a, "elsewhere", &json!({}))).await;
     assert!(on_its_own.is_ok(), "every pod is denied: {on_its_own:?}");
     let tolerates = |value: &str| {
         json!({"tolerations": [
@@ -337,11 +342,7 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
         ),
         ("of any taint", json!({"tolerations": [{"operator": "Exists"}]})),
     ] {
-        let mut spec = base.clone();
-        for (key, value) in more.as_object().unwrap() {
-            spec[key] = value.clone();
-        }
-        forbidden(what, pods.create(&dry_run, &pod(spec)).await);
+        forbidden(what, pods.create(&dry_run, &pod(a, "elsewhere", &more)).await);
     }
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "any"},
         "target": {"kind": "Node", "name": "gpu-l40s-01"}});
@@ -355,18 +356,9 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
     let tenant = attacker(&host).await;
     let client = as_syncer(&host, &tenant).await;
     let pods: Api<Pod> = Api::namespaced(client, &tenant.id.workload_namespace());
-    let pod = |name: &str, spec: &Value| -> Pod {
-        let mut all = json!({
-            "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": tenant.id.slug()},
-            "automountServiceAccountToken": false, "enableServiceLinks": false, "dnsPolicy": "Default",
-        });
-        let metadata = json!({"name": name,
-            "labels": {"berth.dev/tenant": tenant.id.slug(), "berth.dev/managed-by": "syncer"},
-            "annotations": {"berth.dev/origin-namespace": "default", "berth.dev/origin-name": name}});
-        for (key, value) in spec.as_object().unwrap() {
-            all[key] = value.clone();
-        }
-        serde_json::from_value(json!({"metadata": metadata, "spec": all})).unwrap()
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
     };
     let container = |context: Value| json!({"containers": [{"name": "c", "image": "i", "securityContext": context}]});
     for (name, spec) in [
@@ -393,26 +385,9 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
             json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
         ),
     ] {
-        let result = pods
-            .create(
-                &PostParams {
-                    dry_run: true,
-                    ..PostParams::default()
-                },
-                &pod(name, &spec),
-            )
-            .await;
-        forbidden(name, result);
+        forbidden(name, pods.create(&dry_run, &pod(&tenant, name, &spec)).await);
     }
-    let harmless = pods
-        .create(
-            &PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            },
-            &pod("harmless", &json!({})),
-        )
-        .await;
+    let harmless = pods.create(&dry_run, &pod(&tenant, "harmless", &json!({}))).await;
     assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
 }
 

@@ -7,7 +7,7 @@ use berth_api::{
 };
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
-    objects::{apply, gpu_pod},
+    objects::{apply, gpu_pod, names},
     tenant::{Tenant, cluster, until_gone},
     test_cluster::TestCluster,
     wait::{SOON, until, until_true},
@@ -39,18 +39,6 @@ fn policies(host: &TestCluster, id: &TenantId) -> Api<NetworkPolicy> {
 /// The resource version with which an unchanged object was created.
 fn made(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
-}
-
-async fn names(policies: &Api<NetworkPolicy>) -> Vec<String> {
-    let mut names: Vec<String> = policies
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .iter()
-        .map(ResourceExt::name_any)
-        .collect();
-    names.sort();
-    names
 }
 
 /// Ranges that pods without policies of the tenant may reach, besides the servers of its control plane, which are processes of
@@ -91,7 +79,7 @@ pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<Te
     cluster.spec.class_name = Some("bordered".into());
     let tenant = Tenant::create(&host, "net-follow", &cluster).await;
     let policies = policies(&host, &tenant.id);
-    assert_eq!(names(&policies).await, OF_WORKLOADS);
+    assert_eq!(names(&policies, &ListParams::default()).await, OF_WORKLOADS);
     assert_eq!(declared(&policies).await, ["10.30.0.0/16"], "the default of the class");
 
     // They exist before the syncer has the right to create a pod.
@@ -224,7 +212,7 @@ pub(crate) async fn policies_outlast_pods(host: Arc<TestCluster>) {
     })
     .await;
     let policies = policies(&host, &tenant.id);
-    assert_eq!(names(&policies).await, OF_WORKLOADS);
+    assert_eq!(names(&policies, &ListParams::default()).await, OF_WORKLOADS);
     let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let namespace = namespaces.get(&tenant.id.workload_namespace()).await.unwrap();
     assert!(
@@ -235,5 +223,5 @@ pub(crate) async fn policies_outlast_pods(host: Arc<TestCluster>) {
     assert_eq!(namespace.labels()[labels::ROLE], labels::ROLE_WORKLOADS);
     on_host.patch(&name, &params, &held(Value::Null)).await.unwrap();
     until_gone(&host, "net-last", "last").await;
-    assert!(names(&policies).await.is_empty());
+    assert!(names(&policies, &ListParams::default()).await.is_empty());
 }
