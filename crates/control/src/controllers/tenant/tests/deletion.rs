@@ -177,7 +177,7 @@ async fn each_call_may_fail_once_while_a_pod_does_not_end() {
 
 #[tokio::test]
 async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once() {
-    for number in 0..30 {
+    for number in 0.. {
         let mut fixture = Fixture::new();
         fixture.reconcile_until_ready().await;
         // The finalizer was removed by hand.
@@ -192,6 +192,7 @@ async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once(
         assert_nothing_is_left(&fixture);
         // There are no more calls that could fail.
         if fixture.script.failed().is_none() {
+            assert!(number > 10, "{number} calls");
             return;
         }
     }
