@@ -220,7 +220,9 @@ pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
 async fn pods_use_the_server(host: &TestCluster, tenant: &Tenant, address: &str) {
     let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let params = ListParams::default().labels(&format!("{}=default", labels::TENANT_OBJECT_NAMESPACE));
-    for pod in on_host.list(&params).await.unwrap() {
+    let pods = on_host.list(&params).await.unwrap().items;
+    assert!(!pods.is_empty(), "those of the StatefulSet are there");
+    for pod in pods {
         let config = pod.spec.unwrap().dns_config.unwrap();
         assert_eq!(config.nameservers.unwrap(), [address]);
         assert_eq!(config.searches.unwrap()[0], "default.svc.cluster.local");
