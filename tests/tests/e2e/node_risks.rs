@@ -41,10 +41,9 @@ async fn annotate(nodes: &Api<Node>, node: &str, key: &str, value: &str) {
     nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// Waits until an annotation of the node is as wanted. A validation that fails is repeated by its Job, and the second one waits two minutes for the folder of
-/// the first one's pod.
+/// Waits until an annotation of the node is as wanted.
 async fn until_annotated(nodes: &Api<Node>, node: &str, key: &str, is_wanted: impl Fn(Option<&str>) -> bool) {
-    until(&format!("{key} is as wanted"), 2 * SOON, async || {
+    until(&format!("{key} is as wanted"), SOON, async || {
         let node = nodes.get(node).await.map_err(|error| error.to_string())?;
         let value = node.annotations().get(key).map(String::as_str);
         if is_wanted(value) {

@@ -20,6 +20,8 @@ pub const CHECK: &str = "check";
 const KEPT: u32 = 24 * 3600;
 /// How often a failed pod is tried again: a second failure is not accidental.
 const RETRIES: u32 = 1;
+/// Exit codes of a program that SIGKILL or SIGTERM has ended, as the kubelet ends a pod that it evicts.
+const ENDED_BY_SIGNAL: [i32; 2] = [137, 143];
 
 /// Settings of the Jobs on nodes, and of placeholders.
 #[derive(Clone, Debug, Default)]
@@ -141,7 +143,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
     let all = json!({
         labels::NODE_JOB: kind.name(), "app.kubernetes.io/name": "berth-scrub", "app.kubernetes.io/part-of": "berth",
     });
-    let job = json!({
+    let mut job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {
             "name": name(kind, node, assignment), "namespace": system::NAMESPACE, "labels": all,
@@ -173,6 +175,12 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
             },
         },
     });
+    if kind == JobKind::Validate {
+        // A second pod finds the same. It also finds the first pod's folder: its message would be about that, after a wait of minutes.
+        job["spec"]["podFailurePolicy"] = json!({"rules": [
+            {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": ENDED_BY_SIGNAL}},
+        ]});
+    }
     serde_json::from_value(job).unwrap_or_default()
 }
 
