@@ -13,7 +13,10 @@ mod order;
 mod repair;
 mod unused;
 
-use berth_planner::{Fleet, Node, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, check, plan};
+use berth_planner::{
+    Fleet, Impossible, Node, NodeGroupPlan, NodeState, Phase, Plan, Reclaim, ScaleUpLimits, WaitReason, Waiting, check,
+    plan,
+};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use support::{describe, executor};
@@ -75,6 +78,7 @@ fn check_scale_up(fleet: &Fleet) {
         // Where an autoscaler may add nodes, free ones are kept for a gang until it starts, as if this were not known.
         node.free_since = None;
     }
+    remove_gangs_beyond_the_pool(&mut fleet);
     let mut growing = fleet.clone();
     let there = u32::try_from(fleet.nodes.len()).unwrap();
     for pool in &mut growing.pools {
@@ -85,7 +89,11 @@ fn check_scale_up(fleet: &Fleet) {
         });
     }
     let (made, grown) = (plan(&fleet), plan(&growing));
-    assert_eq!(made.actions, grown.actions);
+    // Where a group has more waits than a plan lists, one of them may be such a gang.
+    let lists_all = |plan: &Plan| groups(plan).all(|(.., group)| group.more_waits == 0);
+    if lists_all(&made) {
+        assert_eq!(made.actions, grown.actions);
+    }
     for ask in grown.scale_ups.values() {
         assert!(ask.nodes <= 3 && ask.count_pods() <= 40, "{}", describe(&grown));
         assert!(
@@ -97,6 +105,38 @@ fn check_scale_up(fleet: &Fleet) {
         );
     }
     assert!(made.scale_ups.is_empty());
+}
+
+/// Removes the gangs for which a pool is too small. A pool that can grow is not too small for them: their group then keeps its nodes for them, and it is
+/// their turn before others'.
+fn remove_gangs_beyond_the_pool(fleet: &mut Fleet) {
+    loop {
+        let made = plan(fleet);
+        let listed = groups(&made).flat_map(|(uid, group)| group.waits.iter().map(move |wait| (uid, wait)));
+        let beyond = listed.filter_map(|(uid, wait)| match (&wait.waiting, &wait.reason) {
+            (
+                Waiting::Request(request),
+                WaitReason::Impossible(Impossible::PoolTooSmall | Impossible::DomainTooSmall),
+            ) => Some((uid, request)),
+            _ => None,
+        });
+        let beyond: Vec<_> = beyond.collect();
+        if beyond.is_empty() {
+            return;
+        }
+        for tenant in &mut fleet.tenants {
+            for group in &mut tenant.node_groups {
+                group.demand.retain(|demand| {
+                    { beyond.iter() }.all(|(uid, request)| **uid != tenant.uid || request.name != demand.name)
+                });
+            }
+        }
+    }
+}
+
+/// All node groups of a plan, with the UIDs of their tenants.
+fn groups(plan: &Plan) -> impl Iterator<Item = (&String, &NodeGroupPlan)> {
+    { plan.node_groups.iter() }.flat_map(|(uid, groups)| groups.values().map(move |group| (uid, group)))
 }
 
 /// Tests the same fleets each time, so that a change does not fail because of older errors.
