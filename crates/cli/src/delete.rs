@@ -68,14 +68,11 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
     for (name, tenant) in &found {
         match delete(&host, name, tenant, arguments.dry_run).await {
             Ok(()) => deleted.push((name, tenant)),
-            Err(error) => {
-                failures.push(error);
-                break;
-            }
+            Err(error) => failures.push(error),
         }
     }
-    // Those before a failure are being deleted, and people learn it.
     let is_waiting = arguments.wait && arguments.dry_run.is_none();
+    // People learn what is being deleted, also if other tenants could not be.
     for (name, tenant) in deleted {
         if is_waiting {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -121,7 +121,11 @@ fn advise(error: &kube::Error) -> &'static str {
             401 => "; sign in to the host cluster again, or name another context with --context",
             403 => "; ask the platform for this permission",
             // Objects that do not exist are reported before: this is a kind that the API server does not know.
-            404 => "; `berth doctor` shows whether Berth is installed there",
+            // A team's kubeconfig leads to its tenant, which does not know it either.
+            404 => {
+                "; `berth doctor` shows whether Berth is installed there. If it is the API server of a \
+                 tenant, name the kubeconfig of the host cluster with --kubeconfig"
+            }
             _ => "",
         },
         _ if is_unanswered(error) => {

@@ -5,7 +5,7 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -25,6 +25,17 @@ pub(crate) struct TenantName {
     pub(crate) name: String,
 }
 
+/// The name in `RESOURCE.GROUP/NAME`, as `--output name` prints an object of the kind; any other text as it is. No namespace has a dot in its name.
+pub(crate) fn without_resource<K: Resource<DynamicType = ()>>(text: &str) -> &str {
+    let Some((resource, name)) = text.split_once('/') else {
+        return text;
+    };
+    let is_of_kind = resource.split_once('.').is_some_and(|(resource, group)| {
+        group == K::group(&()) && (resource.eq_ignore_ascii_case(&K::kind(&())) || resource == K::plural(&()))
+    });
+    if is_of_kind { name } else { text }
+}
+
 impl std::fmt::Display for TenantName {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.name)
@@ -32,9 +43,10 @@ impl std::fmt::Display for TenantName {
 }
 
 impl TenantName {
-    /// Reads `NAME`, a tenant of `namespace`, or `NAMESPACE/NAME`.
+    /// Reads `NAME`, a tenant of `namespace`, or `NAMESPACE/NAME`, or what `--output name` prints.
     pub(crate) fn parse(text: &str, namespace: &str) -> Result<Self, Error> {
-        let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
+        let name = without_resource::<TenantCluster>(text);
+        let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
             return Err(Error::Usage(format!(
                 "{text:?} is not NAME or NAMESPACE/NAME of a TenantCluster"
@@ -378,7 +390,21 @@ mod tests {
         let name = |text: &str| TenantName::parse(text, "team").map(|name| name.to_string());
         assert_eq!(name("vision").unwrap(), "team/vision");
         assert_eq!(name("other/vision").unwrap(), "other/vision");
-        for wrong in ["", "/", "a/", "/a", "a/b/c"] {
+        // What `--output name` prints.
+        for printed in ["tenantcluster.berth.dev/vision", "tenantclusters.berth.dev/vision"] {
+            assert_eq!(name(printed).unwrap(), "team/vision");
+            let given = TenantName::parse_given(printed, "team", true).unwrap();
+            assert_eq!(given.to_string(), "team/vision");
+        }
+        for wrong in [
+            "",
+            "/",
+            "a/",
+            "/a",
+            "a/b/c",
+            "tenantcluster.berth.dev/",
+            "tenantsnapshot.berth.dev/a/b",
+        ] {
             assert!(matches!(name(wrong), Err(Error::Usage(_))), "{wrong}");
         }
     }

@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 use super::ListFormat;
-use crate::error::Error;
+use crate::error::{Error, failed};
 use crate::output::{print_next_line, print_note};
 
 /// How the objects of a kind are listed.
@@ -41,6 +41,9 @@ pub(crate) fn check_format(format: ListFormat, resource: &str) -> Result<(), Err
 
 /// Prints `objects`, and then each object of the watch for which `is_listed` holds again when it changes. Ends when nobody reads any more,
 /// or with the process. A table has its heading if the last argument says so.
+///
+/// # Errors
+/// The user may not list or watch these objects, or is not signed in any more. Other errors of the watch are passing.
 pub(crate) async fn run<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -72,6 +75,11 @@ where
                 Vec::new()
             }
             Ok(Event::InitDone) => shown.delete_unlisted(now),
+            Err(watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error))
+                if is_refused(&error) =>
+            {
+                return Err(failed("watch the objects")(error));
+            }
             // The watch begins again by itself, after a pause.
             Err(error) => {
                 if !is_failing {
@@ -87,6 +95,11 @@ where
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the user may not list or watch, or is not signed in any more: the same request fails again.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
 /// Prints lines, and returns whether somebody reads on.
@@ -172,6 +185,8 @@ mod tests {
     use super::super::listing;
     use super::*;
     use berth_api::TenantCluster;
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
 
     fn tenant(name: &str, version: &str, phase: &str) -> TenantCluster {
@@ -181,6 +196,24 @@ mod tests {
             "status": {"phase": phase},
         }))
         .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_refused_ends() {
+        for code in [401_u16, 403] {
+            let service = tower::service_fn(move |_: http::Request<Body>| async move {
+                let status =
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
+                let mut answer = http::Response::new(Body::from(status.to_string().into_bytes()));
+                *answer.status_mut() = http::StatusCode::from_u16(code).unwrap();
+                Ok::<_, std::convert::Infallible>(answer)
+            });
+            let tenants: Api<TenantCluster> = Api::namespaced(Client::new(service, "default"), "team");
+            let how = (listing(), ListFormat::Name, false);
+            let ended = run(tenants, watcher::Config::default(), Vec::new(), |_| true, how).await;
+            let error = ended.unwrap_err();
+            assert!(error.to_string().starts_with("cannot watch the objects: "), "{error}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::create::parse_lifetime;
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments, find_object};
 use crate::output::{NameOnly, ObjectFormat, print_line, print_objects};
-use crate::tenant::{self, TenantName};
+use crate::tenant::{self, TenantName, without_resource};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 use delete::{DeleteArguments, is_gone};
 use list::ListArguments;
@@ -115,8 +115,9 @@ fn snapshots_of(host: &Host, namespace: &str) -> Api<TenantSnapshot> {
 /// Reads `NAME`, a snapshot of `namespace`, or `NAMESPACE/NAME`. `is_given` says that `namespace` is that of `--namespace`.
 fn parse_name(text: &str, namespace: &str, is_given: bool) -> Result<TenantName, Error> {
     let wrong = |_| Error::Usage(format!("{text:?} is not NAME or NAMESPACE/NAME of a TenantSnapshot"));
-    TenantName::parse(text, namespace).map_err(wrong)?;
-    TenantName::parse_given(text, namespace, is_given)
+    let name = without_resource::<TenantSnapshot>(text);
+    TenantName::parse(name, namespace).map_err(wrong)?;
+    TenantName::parse_given(name, namespace, is_given)
 }
 
 /// The name of a snapshot for which none was given.
@@ -259,6 +260,8 @@ mod tests {
         assert_eq!(parse_name("a", "team", true).unwrap().to_string(), "team/a");
         assert_eq!(parse_name("other/a", "team", false).unwrap().to_string(), "other/a");
         assert_eq!(parse_name("other/a", "team", true).unwrap_err().exit_code(), 2);
+        let printed = resource_name("a");
+        assert_eq!(parse_name(&printed, "team", true).unwrap().to_string(), "team/a");
         let wrong = parse_name("a/b/c", "team", true).unwrap_err();
         assert!(
             wrong.exit_code() == 2 && wrong.to_string().ends_with("of a TenantSnapshot"),
