@@ -26,6 +26,8 @@ pub const AWAKE: &str = "Awake";
 pub const SERVING: &str = "Serving";
 /// `TenantCluster`: the objects of the class's manifests are in the tenant as the manifests say. Not part of [`READY`].
 pub const MANIFESTS_APPLIED: &str = "ManifestsApplied";
+/// `TenantCluster`: its API server has the issuers of its spec or of its class. Only with issuers, while the API server answers. Not part of [`READY`].
+pub const AUTHENTICATION_APPLIED: &str = "AuthenticationApplied";
 /// `TenantCluster`: the tenant is a cluster in the platform's Argo CD. Not part of [`READY`].
 pub const ARGO_CD_REGISTERED: &str = "ArgoCDRegistered";
 /// `TenantCluster`: client certificates from before the last request for new credentials are refused. Only if there was one. Not part

@@ -97,6 +97,9 @@ pub const CORDON: &str = "berth.dev/cordon";
 /// label. A free node in no pool that names a configuration gets the former one back.
 /// Set by: Berth.
 pub const CHANGED_DEVICE_PLUGIN_CONFIG: &str = "berth.dev/changed-device-plugin-config";
+/// The same of the label `nvidia.com/mig.config`.
+/// Set by: Berth.
+pub const CHANGED_MIG_CONFIG: &str = "berth.dev/changed-mig-config";
 /// Annotation on the Jobs that clean and check nodes: the node.
 /// Set by: Berth.
 pub const NODE: &str = "berth.dev/node";
@@ -112,6 +115,9 @@ pub const MACHINE: &str = "berth.dev/machine";
 /// Annotation on pods of control, by the chart: hash of the settings with which they started. Pods with other settings replace them.
 /// Set by: Berth.
 pub const SETTINGS_HASH: &str = "berth.dev/settings-hash";
+/// Annotation on a Deployment of a control plane: hash of its spec as Berth applied it last. A Deployment that is rolled out says by it which one.
+/// Set by: Berth.
+pub const DEPLOYED_HASH: &str = "berth.dev/deployed-hash";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
 /// Set by: Berth.
 pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";

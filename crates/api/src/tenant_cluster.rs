@@ -341,7 +341,7 @@ pub struct TenantClusterStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "object"]))]
     pub violations: Vec<Violation>,
     /// Accepted, QuotaReserved, InfrastructureReady, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Compliant;
-    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, ArgoCDRegistered, CredentialsRotated, EncryptedAtRest
+    /// DatastoreWithinLimits, HostWithinLimits, WithinSchedule, Expiring, Awake, ManifestsApplied, AuthenticationApplied, ArgoCDRegistered, CredentialsRotated, EncryptedAtRest
     /// and Restored where they apply; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

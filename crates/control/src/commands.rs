@@ -120,7 +120,7 @@ async fn check_uninstall(client: &Client) -> Result<(), AnyError> {
     let Some(message) = uninstall::find_remaining_objects(client).await?.error_message() else {
         uninstall::remove_quota_finalizers(client).await?;
         uninstall::remove_node_risks(client).await?;
-        uninstall::restore_device_plugins(client).await?;
+        uninstall::restore_nvidia_labels(client).await?;
         tracing::info!("no objects of tenants remain");
         return Ok(());
     };

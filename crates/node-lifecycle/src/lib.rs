@@ -8,7 +8,7 @@
 //! | [`transitions`] | the next state of a node between two tenants |
 //! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
-//! | [`device_plugin`] | the label that chooses the configuration of NVIDIA's device plugin |
+//! | [`nvidia_labels`] | the labels by which NVIDIA's device plugin and MIG manager choose their configuration |
 //! | [`platform_pods`] | the platform's own pods on nodes, and those that keep a node from being assigned |
 //! | [`evicted_pods`] | pods that have to end before a tenant gets their node |
 //! | [`repair`] | nodes that are not Ready for too long |
@@ -24,7 +24,6 @@
 pub mod assignment;
 mod by_node;
 pub mod demand;
-pub mod device_plugin;
 pub mod devices;
 pub mod evicted_pods;
 pub mod fleet;
@@ -32,6 +31,7 @@ pub mod idle;
 pub mod idle_nodes;
 pub mod node;
 mod node_index;
+pub mod nvidia_labels;
 pub mod own_nodes;
 pub mod platform_pods;
 pub mod pod_phase;

@@ -7,6 +7,7 @@
 )]
 
 mod gateway;
+mod issuers;
 
 use berth_api::{HostNodePool, Project, TenantCluster, labels};
 use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAME};
@@ -235,6 +236,8 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     );
 
     gateway::a_team_works_through_it(&host, &install, &vision, "work").await;
+
+    issuers::a_broken_issuer_keeps_no_change_of_the_class_from_being_rolled_out(&client, &speech).await;
 
     // The finalizer of Projects with tenants must not hold up the uninstallation.
     create_project(&client).await;

@@ -5,6 +5,7 @@
 //! issuers that the broker would not connect to, and what the API server would not start with. The schemas reject most of that earlier.
 
 mod narrow;
+mod proven;
 mod published;
 mod validate;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control_plane::CLUSTER_DOMAIN;
 pub use narrow::narrow_to_spec;
+pub use proven::{are_proven, keep_proven};
 pub use published::publish_kubeconfig;
 pub use validate::{check_service_account_issuer, find_error, find_unusable_issuer};
 

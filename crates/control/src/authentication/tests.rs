@@ -145,6 +145,10 @@ fn urls_that_lead_elsewhere_are_rejected() {
         "https://[::1]",
         "https://[::ffff:10.0.0.1]",
         "https://id.example.com:0",
+        "https://id.example.com/%zz",
+        "https://id.example.com/%4",
+        "https://id.example.com/a%",
+        "https://id.example.com/%4é",
         "https://kubernetes.default.svc.cluster.local",
         "https://kubernetes.default.svc.cluster.local/",
     ] {
@@ -158,6 +162,7 @@ fn urls_that_lead_elsewhere_are_rejected() {
         "https://10.0.0.1:8443/a",
         "https://[fd00::1]/",
         "https://id.example.com/a/b",
+        "https://id.example.com/%41%2fb",
     ] {
         assert_eq!(find_error(&at(url)), None, "{url}");
     }

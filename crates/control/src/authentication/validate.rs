@@ -181,6 +181,11 @@ pub(super) fn host_of(url: &str) -> Result<Target, String> {
     if rest.contains(['?', '#', '@', '\\']) || rest.chars().any(|one| one.is_whitespace() || one.is_control()) {
         return Err(FORM.into());
     }
+    // Go parses no URL with a percent sign before anything but two hexadecimal digits (RFC 3986, 2.1).
+    let is_hex = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !{ rest.split('%').skip(1) }.all(|after| after.get(..2).is_some_and(is_hex)) {
+        return Err(FORM.into());
+    }
     let authority = rest.split('/').next().unwrap_or_default();
     let target = Target::parse(authority)
         .or_else(|_| Target::parse(&format!("{authority}:443")))

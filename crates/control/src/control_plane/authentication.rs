@@ -10,7 +10,7 @@ use berth_api::{AudienceMatchPolicy, JwtAuthenticator, RESERVED_PREFIXES, Tenant
 use serde_json::{Value, json};
 
 /// File of the API server with its authentication configuration.
-pub(super) const FILE: &str = "authentication.conf";
+pub const FILE: &str = "authentication.conf";
 /// Path of the liveness probe, without its query.
 const LIVE: &str = "/livez";
 /// Path of the readiness probe, without its query.

@@ -25,6 +25,7 @@ mod syncer;
 pub use admission::own_objects::{OwnObject, api_server_objects, served_groups, served_versions};
 pub use api_server::{COMPLETE, ISSUER as SERVICE_ACCOUNT_ISSUER, SERVES, has_public_discovery};
 pub use audit::find_error as find_audit_error;
+pub use authentication::FILE as AUTHENTICATION_FILE;
 pub use certificates::{
     ARGO_CD_USER, Authorities, CONTROL_USER, CertificateError, Issued, Leaf, LeafStore, TENANT_USER,
 };

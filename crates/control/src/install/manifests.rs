@@ -105,6 +105,8 @@ fn control_rules() -> Vec<PolicyRule> {
             &["deployments"],
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
+        // Those of changes that are never rolled out.
+        rule("apps", &["replicasets"], &["list", "delete"]),
         rule(
             "policy",
             &["poddisruptionbudgets"],

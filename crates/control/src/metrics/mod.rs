@@ -114,7 +114,7 @@ pub struct RecyclingLabels {
 /// An action on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ActionLabels {
-    /// The new state of the node, or Free, CorrectDrift, RestoreDevicePlugin, share, unshare or drain.
+    /// The new state of the node, or Free, CorrectDrift, RestoreLabels, share, unshare or drain.
     pub action: &'static str,
 }
 

@@ -145,6 +145,14 @@ pub trait ControlPlaneRuntime: Send + Sync {
         Ok(false)
     }
 
+    /// Whether an instance of a component that was started before goes on if the next one does not start. No, if one ends before the next one starts.
+    ///
+    /// # Errors
+    /// The host refuses or does not answer.
+    async fn keeps_previous(&self, _tenant: &TenantId, _component: &str) -> Result<bool, RuntimeError> {
+        Ok(false)
+    }
+
     /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
     ///
     /// # Errors

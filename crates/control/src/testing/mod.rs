@@ -8,7 +8,7 @@ mod stores;
 pub(crate) use api::{NEVER_ENDS, ScriptedApi};
 pub(crate) use contents::MemoryContents;
 pub(crate) use json_patch::merge;
-pub(crate) use runtime::{ScriptedRuntime, VERSION};
+pub(crate) use runtime::{Applied, ScriptedRuntime, VERSION};
 pub(crate) use stores::{StoreWriters, TEAM_NAMESPACES};
 
 use berth_runtime::{corrected::CorrectAnswers, locks::lock};

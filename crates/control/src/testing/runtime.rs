@@ -7,16 +7,27 @@ use crate::{
 };
 use async_trait::async_trait;
 use berth_api::names::TenantId;
+use berth_runtime::locks::lock;
 use std::{
+    collections::BTreeMap,
     net::Ipv4Addr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 /// The version that it has, unless a test gives it others.
 pub(crate) const VERSION: &str = "v1.37.1";
+
+/// A component that was applied.
+#[derive(Clone)]
+pub(crate) struct Applied {
+    /// The last one.
+    pub(crate) last: Component,
+    /// The last one that has started.
+    pub(crate) started: Option<Component>,
+}
 
 /// A runtime that starts nothing.
 pub(crate) struct ScriptedRuntime {
@@ -29,6 +40,10 @@ pub(crate) struct ScriptedRuntime {
     pub(crate) has_rolled_out: Arc<AtomicBool>,
     /// Whether the host finds components ready.
     pub(crate) is_available: Arc<AtomicBool>,
+    /// Text in the files of components with which these do not start. What was rolled out before goes on.
+    pub(crate) refused: Arc<Mutex<Option<String>>>,
+    /// Components as they were applied last, and as they were rolled out last, by name.
+    pub(crate) applied: Arc<Mutex<BTreeMap<&'static str, Applied>>>,
     /// Whether components do not end that are stopped.
     pub(crate) is_stuck: Arc<AtomicBool>,
     /// Whether the host may start components again that were stopped.
@@ -43,6 +58,8 @@ impl ScriptedRuntime {
             versions: vec![VERSION.into()],
             has_rolled_out: Arc::new(true.into()),
             is_available: Arc::default(),
+            refused: Arc::default(),
+            applied: Arc::default(),
             is_stuck: Arc::default(),
             is_unscaled: Arc::default(),
         }
@@ -88,12 +105,32 @@ impl ControlPlaneRuntime for ScriptedRuntime {
 
     async fn apply_component(&self, _: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
         self.call(&format!("run {}", component.name))?;
-        Ok(ComponentState::Running)
+        let refused = lock(&self.refused).clone();
+        let is_refused = |text: &String| component.files.values().any(|file| file.contains(text));
+        let starts = !refused.as_ref().is_some_and(is_refused);
+        let mut applied = lock(&self.applied);
+        let before = applied.get(component.name).and_then(|before| before.started.clone());
+        let now = Applied {
+            last: component.clone(),
+            started: if starts { Some(component.clone()) } else { before },
+        };
+        applied.insert(component.name, now);
+        Ok(if starts {
+            ComponentState::Running
+        } else {
+            ComponentState::Down(format!("the new {} does not start", component.name))
+        })
     }
 
     async fn is_rolled_out(&self, _: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         self.call(&format!("check {}", component.name))?;
-        Ok(self.has_rolled_out.load(Ordering::SeqCst))
+        let applied = lock(&self.applied);
+        let is_this = |applied: &Applied| applied.last == *component && applied.started.as_ref() == Some(component);
+        Ok(self.has_rolled_out.load(Ordering::SeqCst) && applied.get(component.name).is_none_or(is_this))
+    }
+
+    async fn keeps_previous(&self, _: &TenantId, component: &str) -> Result<bool, RuntimeError> {
+        Ok(matches!(self.form, Form::Pods { .. }) && lock(&self.applied).contains_key(component))
     }
 
     async fn is_available(&self, _: &TenantId, component: &str) -> Result<bool, RuntimeError> {

@@ -2,8 +2,8 @@
 
 use super::{Assignment, AssignmentState, paused_labels};
 use crate::{
-    device_plugin,
     node::{autoscalers, is_unschedulable, other_taints, taints},
+    nvidia_labels,
 };
 use berth_api::labels::{self, RECYCLING};
 use jiff::Timestamp;
@@ -131,7 +131,7 @@ impl Assignment {
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
         let is_used = Self::read(node).is_some_and(|before| !before.state.is_pending());
-        device_plugin::record_change(node, is_used, more, &mut annotations);
+        nvidia_labels::record_changes(node, is_used, more, &mut annotations);
         autoscalers::add_protection(node, &mut annotations);
         let mut spec = json!({ "taints": taints });
         set_cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);

@@ -1,15 +1,11 @@
 //! MIG layouts and device plugin configurations that NVIDIA's operator applies to a node: requesting them and waiting for them.
 
 use super::{Observation, POLL, Transition, quarantine};
-use crate::device_plugin::DEVICE_PLUGIN_CONFIG;
+use crate::nvidia_labels::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 use berth_api::{HostNodePoolSpec, Sharing};
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
 
-/// NVIDIA's label that requests a MIG layout.
-pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
-/// NVIDIA's label that shows the progress of that request.
-pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
 /// Label in which GPU Feature Discovery reports how GPUs are shared.
 const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
 /// Its value for the multi-process service.

@@ -34,7 +34,6 @@ mod repair;
 
 pub use drain::DrainStage;
 pub use gpu_clients::{list_client_images, list_paused_pods};
-pub use gpu_configuration::{MIG_CONFIG, MIG_STATE};
 pub use recycle::requires_scrub;
 
 use crate::{Assignment, AssignmentState};

@@ -9,7 +9,7 @@ use super::{
     repair::is_ready_again,
     set_assignment,
 };
-use crate::AssignmentState;
+use crate::{AssignmentState, nvidia_labels::may_have_mig};
 use berth_api::{HostNodePoolSpec, ScrubPolicy, is_node_ready, labels};
 use kube_core::ResourceExt;
 
@@ -47,7 +47,7 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
         let reason = "a tenant's pod was bound during the scrub: the scrub starts again";
         return set_assignment(assignment.start_recycling(observation.node, *now, reason));
     }
-    if pool.mig_config().is_some()
+    if may_have_mig(observation.node, pool)
         && let Some(wait) = await_mig(observation, NO_MIG, limit)
     {
         return wait;
@@ -166,7 +166,7 @@ pub(super) fn from_quarantined(observation: &Observation<'_>) -> Transition {
         .assignment
         .start_recycling(observation.node, observation.now, why);
     // The MIG manager tries a layout again only when the label has changed.
-    let requested_again = if observation.pool.mig_config().is_some() {
+    let requested_again = if may_have_mig(observation.node, observation.pool) {
         clear_mig_labels()
     } else {
         Vec::new()

@@ -6,7 +6,7 @@ use berth_api::{
     HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, UnavailableNode, conditions::ConditionUpdate, labels,
 };
 use berth_node_lifecycle::{
-    Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, transitions::MIG_CONFIG,
+    Assignment, AssignmentState, PoolSelectors, devices::Slices, is_assignable, nvidia_labels::MIG_CONFIG,
 };
 use berth_planner::MAX_NODE_GPUS;
 use k8s_openapi::api::core::v1::Node;

@@ -2,6 +2,7 @@
 //! never correctness.
 
 use super::{
+    apply::IssuerMemory,
     argo_cd::Recorded,
     audit_errors::AuditErrors,
     connection::Connection,
@@ -74,6 +75,8 @@ pub struct TenantMemory {
     pub(super) database: Mutex<Option<String>>,
     /// The further kinds in the record of its settings, as this process has written it last.
     pub(super) recorded_kinds: Mutex<Option<RecordedKinds>>,
+    /// With which issuers an API server of it has started.
+    pub(super) issuers: Mutex<IssuerMemory>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
     /// What it stores, as far as that was measured.
@@ -297,6 +300,7 @@ impl Tenants {
                 rewriting: Mutex::default(),
                 database: Mutex::default(),
                 recorded_kinds: Mutex::default(),
+                issuers: Mutex::default(),
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 host_usage_read_at: Mutex::default(),

@@ -10,7 +10,7 @@ use berth_api::{
     Organization, Project, TenantCluster, TenantSnapshot, labels,
     system::{CONTROL, NAMESPACE},
 };
-use berth_node_lifecycle::{Assignment, device_plugin};
+use berth_node_lifecycle::{Assignment, nvidia_labels};
 use berth_runtime::watched::{Watched, for_each};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -193,13 +193,13 @@ pub async fn remove_node_risks(client: &Client) -> kube::Result<()> {
     change_nodes(client, without).await
 }
 
-/// Gives nodes back the configuration of NVIDIA's device plugin that they had before: control does so only once they leave their pool. For a host whose
+/// Gives nodes back the labels of NVIDIA's software that they had before: control does so only once they leave their pool. For a host whose
 /// nodes are free.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn restore_device_plugins(client: &Client) -> kube::Result<()> {
-    change_nodes(client, device_plugin::restored_metadata).await
+pub async fn restore_nvidia_labels(client: &Client) -> kube::Result<()> {
+    change_nodes(client, |node| nvidia_labels::restored_metadata(node, None)).await
 }
 
 /// Removes the labels and annotations that say that tenants share a node, or have shared it: the pools are deleted, and without Berth nothing else removes

@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{LATE, Script, ScriptedApi, make_unreadable};
-use berth_node_lifecycle::device_plugin::DEVICE_PLUGIN_CONFIG;
+use berth_node_lifecycle::nvidia_labels::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG};
 
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/berth-system/deployments/berth-control";
 const AUTHORITY: &str = "/api/v1/namespaces/berth-system/secrets/berth-etcd-ca";
@@ -67,7 +67,7 @@ async fn risks_that_were_found_do_not_stay_on_nodes() {
 }
 
 #[tokio::test]
-async fn nodes_get_back_the_configuration_of_the_device_plugin_that_they_had() {
+async fn nodes_get_back_the_labels_of_nvidias_software_that_they_had() {
     let host = host(None);
     let path = |name: &str| format!("/api/v1/nodes/{name}");
     let cases = [
@@ -78,19 +78,22 @@ async fn nodes_get_back_the_configuration_of_the_device_plugin_that_they_had() {
     ];
     for (name, label, annotation, _) in cases {
         let metadata = json!({
-            "name": name, "labels": {DEVICE_PLUGIN_CONFIG: label, "example.com/rack": "r1"},
-            "annotations": {labels::CHANGED_DEVICE_PLUGIN_CONFIG: annotation.unwrap_or_default()},
+            "name": name, "labels": {DEVICE_PLUGIN_CONFIG: label, MIG_CONFIG: "all-disabled", "example.com/rack": "r1"},
+            "annotations": {
+                labels::CHANGED_DEVICE_PLUGIN_CONFIG: annotation.unwrap_or_default(), labels::CHANGED_MIG_CONFIG: "all-disabled=all-balanced",
+            },
         });
         let mut node = json!({ "metadata": metadata });
         if annotation.is_none() {
-            node["metadata"]["annotations"] = json!({});
+            node["metadata"]["annotations"] = json!({labels::CHANGED_MIG_CONFIG: "all-disabled=all-balanced"});
         }
         host.insert(&path(name), node);
     }
-    restore_device_plugins(&host.client()).await.unwrap();
+    restore_nvidia_labels(&host.client()).await.unwrap();
     for (name, .., expected) in cases {
         let metadata = host.get(&path(name)).unwrap()["metadata"].clone();
         assert_eq!(metadata["labels"][DEVICE_PLUGIN_CONFIG], json!(expected), "{name}");
+        assert_eq!(metadata["labels"][MIG_CONFIG], "all-balanced", "{name}");
         assert_eq!(metadata["labels"]["example.com/rack"], "r1", "{name}");
         assert_eq!(metadata["annotations"], json!({}), "{name}");
     }

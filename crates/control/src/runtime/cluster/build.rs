@@ -23,6 +23,7 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
+use kube::ResourceExt;
 
 /// Label that names the component of an object.
 pub const APP_NAME: &str = "app.kubernetes.io/name";
@@ -122,19 +123,37 @@ pub(super) fn deployment(
             rolling_update: None,
         }
     };
+    let spec = DeploymentSpec {
+        replicas: Some(count(component)),
+        revision_history_limit: Some(1),
+        progress_deadline_seconds: Some(PROGRESS_SECONDS),
+        selector,
+        strategy: Some(strategy),
+        template,
+        ..DeploymentSpec::default()
+    };
+    let annotations = [(labels::DEPLOYED_HASH.to_owned(), hash(&spec))];
     Deployment {
-        metadata,
-        spec: DeploymentSpec {
-            replicas: Some(count(component)),
-            revision_history_limit: Some(1),
-            progress_deadline_seconds: Some(PROGRESS_SECONDS),
-            selector,
-            strategy: Some(strategy),
-            template,
-            ..DeploymentSpec::default()
+        metadata: ObjectMeta {
+            annotations: Some(annotations.into()),
+            ..metadata
         },
+        spec,
         status: None,
     }
+}
+
+/// Hash of what a Deployment is to be.
+fn hash(spec: &DeploymentSpec) -> String {
+    // Serialization cannot fail: there are only texts, numbers and lists.
+    let text = serde_json::to_string(spec).unwrap_or_default();
+    names::hash(&[text.as_str()])
+}
+
+/// The hash that a Deployment has in its annotation; empty if it has none.
+pub(super) fn version(deployment: &Deployment) -> &str {
+    let annotation = deployment.annotations().get(labels::DEPLOYED_HASH);
+    annotation.map_or("", String::as_str)
 }
 
 fn count(component: &Component) -> i32 {
@@ -209,6 +228,8 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         image_pull_policy: Some(settings.image_pull_policy.clone()),
         command,
         args: Some(component.args_in(FOLDER)),
+        // Why it has ended, for the conditions of the tenant.
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
         env: (!env.is_empty()).then(|| env.into_iter().map(variable).collect()),
         ports: admin_port(component).map(|port| vec![port]),
         resources: Some(resources),

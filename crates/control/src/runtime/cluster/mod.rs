@@ -23,10 +23,7 @@ pub use build::{ADMIN_PORT, APP_NAME};
 
 use crate::control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange};
 use async_trait::async_trait;
-use berth_api::{
-    labels,
-    names::{self, TenantId},
-};
+use berth_api::{labels, names::TenantId};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
@@ -127,8 +124,8 @@ impl ClusterRuntime {
             return Ok(None);
         }
         let key = key(owner.tenant, component.name);
-        let version = version(desired);
-        let is_last = |pace: &Pace| pace.is_last(&version);
+        let version = build::version(desired);
+        let is_last = |pace: &Pace| pace.is_last(version);
         if self.memory().paces.get(&key).is_some_and(is_last) {
             return Ok(None);
         }
@@ -139,24 +136,9 @@ impl ClusterRuntime {
         let unfinished = found.filter(|found| found.spec.replicas != Some(0) && !state::is_rolled_out(found));
         let mut memory = self.memory();
         let pace = memory.paces.entry(key).or_default();
-        let is_admitted = pace.admit(&version, unfinished.is_none(), Instant::now());
+        let is_admitted = pace.admit(version, unfinished.is_none(), Instant::now());
         Ok(unfinished.filter(|_| !is_admitted))
     }
-
-    /// Whether a component was changed too often, so that this change of it still waits.
-    fn waits(&self, owner: Owner<'_>, component: &Component, desired: &Deployment) -> bool {
-        let version = version(desired);
-        let is_other = |pace: &Pace| !pace.is_last(&version);
-        let key = key(owner.tenant, component.name);
-        component.overlaps && self.memory().paces.get(&key).is_some_and(is_other)
-    }
-}
-
-/// Hash of what a Deployment is to be.
-fn version(desired: &Deployment) -> String {
-    // Serialization cannot fail: there are only texts, numbers and lists.
-    let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
-    names::hash(&[spec.as_str()])
 }
 
 #[async_trait]
@@ -229,20 +211,21 @@ impl ControlPlaneRuntime for ClusterRuntime {
         let pods = self.list_pods(tenant, &of_component).await?;
         self.delete_unused_files(owner, component, &files.name_any(), &pods)
             .await?;
+        self.delete_unused_replica_sets(tenant, component, &pods).await?;
         Ok(state::state(&deployment, &pods))
     }
 
     async fn is_rolled_out(&self, owner: Owner<'_>, component: &Component) -> Result<bool, RuntimeError> {
         let files = build::files(owner, component).name_any();
         let desired = build::deployment(owner, component, &self.settings, &files);
-        // Another image or other flags need no other files: what runs may have these, and be of the change before.
-        if self.waits(owner, component, &desired) {
-            return Ok(false);
-        }
         let deployments: Api<Deployment> = self.api(owner.tenant);
         let found =
             optional(deployments.get(component.name).await).map_err(objects::host_error("read a Deployment"))?;
-        if !found.as_ref().is_some_and(state::is_rolled_out) {
+        // Another image or other flags need no other files: what runs may have these, and be of the change before. And without pods nothing runs.
+        let is_wanted = |found: &Deployment| {
+            build::version(found) == build::version(&desired) && found.spec.replicas == desired.spec.replicas
+        };
+        if !found.is_some_and(|found| is_wanted(&found) && state::is_rolled_out(&found)) {
             return Ok(false);
         }
         // A Deployment does not count pods that are ending, which still serve for a while.
@@ -255,6 +238,12 @@ impl ControlPlaneRuntime for ClusterRuntime {
         let deployments: Api<Deployment> = self.api(tenant);
         let found = optional(deployments.get(component).await).map_err(objects::host_error("read a Deployment"))?;
         Ok(found.as_ref().is_some_and(state::is_available))
+    }
+
+    async fn keeps_previous(&self, tenant: &TenantId, component: &str) -> Result<bool, RuntimeError> {
+        let deployments: Api<Deployment> = self.api(tenant);
+        let found = optional(deployments.get(component).await).map_err(objects::host_error("read a Deployment"))?;
+        Ok(found.is_some_and(|found| !state::is_stopped(&found)))
     }
 
     fn publish_kubeconfig(&self, _namespace: &str, _name: &str, _kubeconfig: &str) -> Result<(), RuntimeError> {

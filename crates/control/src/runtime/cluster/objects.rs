@@ -2,12 +2,12 @@
 
 use super::{APP_NAME, ClusterRuntime, Owner, RuntimeError, all_of, key, pod_selector, state};
 use crate::{
-    apply::optional,
+    apply::{delete_same, is_status, optional},
     control_plane::{API_SERVER, Component},
 };
 use berth_api::{labels, names::TenantId, system};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{Deployment, ReplicaSet},
     core::v1::{Pod, Secret, Service},
     policy::v1::PodDisruptionBudget,
 };
@@ -23,6 +23,8 @@ use tokio::time::Instant;
 const PULL_SECRETS_AGE: Duration = Duration::from_secs(60);
 /// Secrets with files of a component above which those that nothing uses are deleted before a rollout has ended.
 const MAX_FILES: usize = 8;
+/// ReplicaSets of a component above which those without pods are deleted before a rollout has ended.
+const MAX_REPLICA_SETS: usize = 8;
 /// Value of [`APP_NAME`] on copies of image pull Secrets.
 const PULL_SECRET: &str = "image-pull-secret";
 /// Types of image pull Secrets.
@@ -210,6 +212,32 @@ impl ClusterRuntime {
         // So that a deleted object is applied again if it is needed again.
         owner.host.forget();
         self.delete_secrets(tenant, component.name, &kept).await
+    }
+
+    /// Deletes ReplicaSets that have no pods, if there are many. The host deletes them after a rollout, which may never end.
+    pub(super) async fn delete_unused_replica_sets(
+        &self,
+        tenant: &TenantId,
+        component: &Component,
+        pods: &[Pod],
+    ) -> Result<(), RuntimeError> {
+        let sets: Api<ReplicaSet> = self.api(tenant);
+        let found = sets
+            .list(&select(&pod_selector(tenant, component.name)))
+            .await
+            .map_err(host_error("list ReplicaSets of a control plane"))?;
+        if found.items.len() <= MAX_REPLICA_SETS {
+            return Ok(());
+        }
+        for unused in state::unused_replica_sets(&found.items, pods) {
+            // One that the host uses again since is another version.
+            let deleted = delete_same(&sets, &unused.metadata, unused.resource_version()).await;
+            match deleted {
+                Err(error) if is_status(&error, 409) => {}
+                deleted => drop(deleted.map_err(host_error("delete a ReplicaSet of a control plane"))?),
+            }
+        }
+        Ok(())
     }
 
     /// Deletes the Secrets with files of a component except `keep`.

@@ -1,9 +1,10 @@
 //! Whether a component runs, from the status of its Deployment and its pods: pure.
 
 use crate::runtime::ComponentState;
+use berth_api::text::printable_start;
 use berth_node_lifecycle::pod_phase::has_ended;
 use k8s_openapi::api::{
-    apps::v1::{Deployment, DeploymentCondition},
+    apps::v1::{Deployment, DeploymentCondition, ReplicaSet},
     core::v1::{ContainerStatus, Pod},
 };
 use kube::ResourceExt;
@@ -11,6 +12,10 @@ use std::collections::BTreeSet;
 
 /// Label of a pod: which version of its Deployment it comes from.
 const TEMPLATE_HASH: &str = "pod-template-hash";
+/// Annotation with the number of a version of a Deployment, by the host's controller manager.
+const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Most bytes of what a program said last that are in a condition.
+const MOST_LAST_WORDS: usize = 500;
 /// Reasons of containers that are starting normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -83,6 +88,27 @@ pub(super) fn is_available(deployment: &Deployment) -> bool {
     available.is_some_and(|available| available > 0)
 }
 
+/// ReplicaSets that have no pods and are to have none, except the newest one: the host may be about to use that.
+pub(super) fn unused_replica_sets<'a>(sets: &'a [ReplicaSet], pods: &[Pod]) -> Vec<&'a ReplicaSet> {
+    let used: BTreeSet<&String> = { pods.iter() }
+        .filter_map(|pod| pod.labels().get(TEMPLATE_HASH))
+        .collect();
+    let newest = sets.iter().max_by_key(|set| revision(set)).map(ResourceExt::name_any);
+    let is_unused = |set: &&ReplicaSet| {
+        let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
+        let wanted = set.spec.replicas;
+        let has_pods = set.labels().get(TEMPLATE_HASH).is_none_or(|hash| used.contains(hash));
+        wanted == Some(0) && replicas == 0 && !has_pods && newest.as_ref() != Some(&set.name_any())
+    };
+    sets.iter().filter(is_unused).collect()
+}
+
+/// Which of the versions of its Deployment a ReplicaSet is: the newest has the greatest number.
+fn revision(set: &ReplicaSet) -> u64 {
+    let text = set.annotations().get(REVISION);
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
 fn condition<'a>(deployment: &'a Deployment, kind: &str) -> Option<&'a DeploymentCondition> {
     let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
     conditions
@@ -135,7 +161,9 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
     let ended = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let ended = ended.map(|ended| {
         let reason = ended.reason.as_deref().unwrap_or("ended");
-        format!("; it ended with exit code {} ({reason})", ended.exit_code)
+        let said = ended.message.as_deref().and_then(last_words);
+        let said = said.map_or_else(String::new, |words| format!(": {words}"));
+        format!("; it ended with exit code {} ({reason}){said}", ended.exit_code)
     });
     let state = status.state.as_ref()?;
     if let Some(waiting) = &state.waiting {
@@ -148,6 +176,20 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
         });
     }
     (!status.ready && state.running.is_some()).then(|| format!("runs but is not ready{}", ended.unwrap_or_default()))
+}
+
+/// The error of which a program ended, from the end of its log: the last one in the format of Kubernetes' programs, with the lines that belong to it, or else
+/// the last line. No more of it than a condition needs.
+fn last_words(log: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // "E0102 15:04:05.000000", or F for what is fatal (k8s.io/klog).
+    let is_error = |line: &&str| {
+        line.strip_prefix(['E', 'F'])
+            .and_then(|rest| rest.get(..4))
+            .is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let from = { lines.iter() }.rposition(is_error).or(lines.len().checked_sub(1))?;
+    Some(printable_start(&lines[from..].join(" "), MOST_LAST_WORDS))
 }
 
 #[cfg(test)]
@@ -248,6 +290,17 @@ mod tests {
             describe(0, "True", &crashed)
                 .ends_with("CrashLoopBackOff: back-off; it ended with exit code 137 (OOMKilled)")
         );
+        let refused = json!({"containerStatuses": [{
+            "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 3,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message":
+                "I1201 09:00:00.000000 1 options.go:249] external host was not specified\n\
+                 E1201 09:00:01.000000 1 run.go:72] \"command failed\" err=<\n\tjwt[0].claimMappings.username.expression: Invalid value\n\t | ^\n >\n"}},
+        }]});
+        assert!(describe(1, "False", &refused).ends_with(
+            "(Error): E1201 09:00:01.000000 1 run.go:72] \"command failed\" err=< \
+                 jwt[0].claimMappings.username.expression: Invalid value | ^ >"
+        ));
         let unscheduled = json!({"phase": "Pending", "conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
         }]});
@@ -257,6 +310,45 @@ mod tests {
             "state": {"waiting": {"reason": "ContainerCreating"}},
         }]});
         assert!(describe(0, "True", &creating).ends_with("its pods are starting"));
+    }
+
+    #[test]
+    fn replica_sets_without_pods_are_unused_except_the_newest() {
+        let set = |revision: u32, wanted: i32, replicas: i32| -> ReplicaSet {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": format!("s{revision}"), "labels": {"pod-template-hash": revision.to_string()},
+                    "annotations": {"deployment.kubernetes.io/revision": revision.to_string()},
+                },
+                "spec": {"replicas": wanted, "selector": {}}, "status": {"replicas": replicas},
+            }))
+            .unwrap()
+        };
+        let mut without_hash = set(2, 0, 0);
+        without_hash.metadata.labels = None;
+        let sets = [
+            set(10, 0, 0),
+            set(9, 0, 0),
+            set(8, 1, 0),
+            set(7, 0, 1),
+            set(6, 0, 0),
+            set(5, 0, 0),
+            without_hash,
+        ];
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "labels": {"pod-template-hash": "6"}}})).unwrap();
+        let unused: Vec<String> = { unused_replica_sets(&sets, &[pod]).into_iter() }
+            .map(ResourceExt::name_any)
+            .collect();
+        assert_eq!(unused, ["s9", "s5"]);
+    }
+
+    #[test]
+    fn a_program_is_quoted_from_its_last_error_on_and_not_at_length() {
+        assert_eq!(last_words("\n \n"), None);
+        assert_eq!(last_words("a\nEvery b\n").as_deref(), Some("Every b"));
+        assert_eq!(last_words("F0102 x\nE01").as_deref(), Some("F0102 x E01"));
+        assert_eq!(last_words(&"é".repeat(1000)).unwrap().len(), 500);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the GPUs of a node must be like before it serves, and before it is free.
 
 use super::*;
-use crate::device_plugin::{DEVICE_PLUGIN_CONFIG, is_to_be_restored, restored_metadata};
+use crate::nvidia_labels::restored_metadata;
 use berth_api::Sharing;
 
 const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
@@ -195,19 +195,120 @@ fn free_again(sharing_of_pool: Sharing, config: &str, before: Option<&str>) -> W
 
 /// The label of a node after it has left its pool.
 fn label_outside(world: &World) -> Option<String> {
-    let outside = HostNodePoolSpec::default();
-    assert!(!is_to_be_restored(&world.node, Some(&world.pool)), "it is in its pool");
-    assert_eq!(
-        is_to_be_restored(&world.node, None),
-        is_to_be_restored(&world.node, Some(&outside))
-    );
-    let node = match restored_metadata(&world.node) {
+    let node = outside(world);
+    assert!(!node.annotations().contains_key(labels::CHANGED_DEVICE_PLUGIN_CONFIG));
+    node.labels().get(DEVICE_PLUGIN_CONFIG).cloned()
+}
+
+/// A free node after it has left its pool.
+fn outside(world: &World) -> Node {
+    let other = HostNodePoolSpec::default();
+    let restored = |pool| restored_metadata(&world.node, pool);
+    assert_eq!(restored(Some(&world.pool)), None, "it is in its pool");
+    assert_eq!(restored(None), restored(Some(&other)));
+    let node = match restored(None) {
         Some(metadata) => patched(&world.node, &json!({"metadata": metadata})),
         None => world.node.clone(),
     };
-    assert!(!is_to_be_restored(&node, None));
-    assert!(!node.annotations().contains_key(labels::CHANGED_DEVICE_PLUGIN_CONFIG));
-    node.labels().get(DEVICE_PLUGIN_CONFIG).cloned()
+    assert_eq!(restored_metadata(&node, None), None);
+    node
+}
+
+/// A node that serves a tenant with a MIG layout, and had this layout before; none: no label.
+fn serving_with_mig(before: Option<&str>) -> World {
+    let mut world = World::new();
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    if let Some(before) = before {
+        world.label(MIG_CONFIG, before);
+    }
+    world.reserve();
+    world.settle();
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Assigned));
+    world
+}
+
+/// Ends the recycling of a node whose MIG manager does what the label says.
+fn recycle_with_mig(world: &mut World) {
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    world.label(MIG_STATE, "success");
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn a_node_that_leaves_its_pool_gets_back_the_mig_layout_that_it_had() {
+    for before in [None, Some("all-balanced"), Some("all-disabled")] {
+        let mut world = serving_with_mig(before);
+        world.release(0);
+        world.settle();
+        recycle_with_mig(&mut world);
+        assert_eq!(
+            world.node.labels()[MIG_CONFIG],
+            "all-disabled",
+            "a free node of the pool"
+        );
+        let node = outside(&world);
+        assert_eq!(node.labels().get(MIG_CONFIG).map(String::as_str), before);
+        assert!(!node.labels().contains_key(MIG_STATE) && !node.annotations().contains_key(labels::CHANGED_MIG_CONFIG));
+        // Somebody else has chosen a layout since.
+        world.label(MIG_CONFIG, "all-2g.20gb");
+        world.label(MIG_STATE, "success");
+        let node = outside(&world);
+        assert_eq!(
+            (&*node.labels()[MIG_CONFIG], &*node.labels()[MIG_STATE]),
+            ("all-2g.20gb", "success")
+        );
+    }
+}
+
+#[test]
+fn a_mig_layout_does_not_outlast_its_tenant_although_the_pool_names_none_any_more() {
+    for is_quarantined in [false, true] {
+        let mut world = serving_with_mig(None);
+        world.pool.nvidia = None;
+        world.release(0);
+        world.settle();
+        assert_eq!(
+            (world.state(), &world.job_of),
+            (Some(AssignmentState::Scrubbing), &None),
+            "the instances of the tenant are still there"
+        );
+        if is_quarantined {
+            world.label(MIG_STATE, "failed");
+            world.settle();
+            world.release_from_quarantine();
+            world.settle();
+            assert!(!world.node.labels().contains_key(MIG_STATE), "it is requested again");
+        }
+        recycle_with_mig(&mut world);
+        let restored = restored_metadata(&world.node, Some(&world.pool)).unwrap();
+        let node = patched(&world.node, &json!({"metadata": restored}));
+        assert!(!node.labels().contains_key(MIG_CONFIG));
+    }
+}
+
+#[test]
+fn a_pool_that_names_one_of_both_gives_back_the_other_only() {
+    let mut world = sharing(Sharing::Mig, "four");
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    world.settle();
+    world.label(MIG_STATE, "success");
+    world.settle();
+    world.release(0);
+    world.settle();
+    recycle_with_mig(&mut world);
+    world.pool.nvidia.get_or_insert_default().mig_config = None;
+    let restored = restored_metadata(&world.node, Some(&world.pool)).unwrap();
+    assert_eq!(
+        restored,
+        json!({
+            "labels": {MIG_CONFIG: null, MIG_STATE: null}, "annotations": {labels::CHANGED_MIG_CONFIG: null},
+        })
+    );
 }
 
 #[test]

@@ -7,7 +7,10 @@ mod properties;
 mod repair;
 
 use super::*;
-use crate::assignment::{clear_assignment_patch, tests::patched};
+use crate::{
+    assignment::{clear_assignment_patch, tests::patched},
+    nvidia_labels::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE},
+};
 use berth_api::ScrubPolicy;
 use serde_json::json;
 

@@ -11,8 +11,9 @@ use crate::{
 };
 use berth_api::labels;
 use berth_node_lifecycle::{
-    Assignment, AssignmentState, device_plugin,
+    Assignment, AssignmentState,
     node::was_shared,
+    nvidia_labels,
     transitions::{
         JobKind, JobState, Observation, Tenant, Transition, list_client_images, list_paused_pods, next_transition,
         next_transition_after_sharing,
@@ -22,6 +23,7 @@ use berth_runtime::watched::{Watched, for_each};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -47,7 +49,7 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
     let moving: Vec<Arc<Node>> = pass
         .nodes
         .values()
-        .filter(|node| Assignment::read(node).is_some() || was_shared(node) || device_plugin::is_changed(node))
+        .filter(|node| Assignment::read(node).is_some() || was_shared(node) || nvidia_labels::is_changed(node))
         .cloned()
         .collect();
     let (shared_pass, sizes) = (&*pass, &sizes);
@@ -134,9 +136,11 @@ async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> 
     for _ in 0..MAX_TRANSITIONS {
         let applied = match Assignment::read(&node) {
             Some(assignment) => apply_next_transition(pass, sizes, &node, &assignment).await?,
-            None if restores_device_plugin(pass, &node) => Applied::of_patch(pass.restore_device_plugin(&node).await?),
-            None if was_shared(&node) => scrub_formerly_shared_node(pass, &node).await?,
-            None => break,
+            None => match find_restored_labels(pass, &node) {
+                Some(metadata) => Applied::of_patch(pass.restore_labels(&node, metadata).await?),
+                None if was_shared(&node) => scrub_formerly_shared_node(pass, &node).await?,
+                None => break,
+            },
         };
         match applied {
             Applied::Changed(newer) => {
@@ -155,16 +159,15 @@ async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> 
     })
 }
 
-/// Whether a free node gets back the configuration of the device plugin that it had. Not if several pools select it: its labels are about to be corrected.
-fn restores_device_plugin(pass: &Pass<'_>, node: &Node) -> bool {
-    match pass.pools.pool_of(node.labels()) {
-        Ok(Some(pool)) => {
-            let spec = pass.pool_specs.get(pool);
-            spec.is_some_and(|spec| device_plugin::is_to_be_restored(node, Some(spec)))
-        }
-        Ok(None) => device_plugin::is_to_be_restored(node, None),
-        Err(_) => false,
-    }
+/// The metadata with which a free node gets back the labels of NVIDIA's software that it had. None if several pools select it: its labels are about to be
+/// corrected.
+fn find_restored_labels(pass: &Pass<'_>, node: &Node) -> Option<Value> {
+    let spec = match pass.pools.pool_of(node.labels()) {
+        Ok(Some(pool)) => Some(pass.pool_specs.get(pool)?),
+        Ok(None) => None,
+        Err(_) => return None,
+    };
+    nvidia_labels::restored_metadata(node, spec)
 }
 
 enum Applied {

@@ -8,7 +8,7 @@ use crate::{
     metrics::ActionLabels,
 };
 use berth_api::labels;
-use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch, device_plugin};
+use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     ResourceExt,
@@ -104,18 +104,19 @@ impl Pass<'_> {
         Ok(patched)
     }
 
-    /// Gives a free node back the configuration of the device plugin that it had. None: the node changed meanwhile, or is gone.
-    pub(super) async fn restore_device_plugin(&self, node: &Node) -> Result<Option<Node>, ReconcileError> {
-        let Some(mut metadata) = device_plugin::restored_metadata(node) else {
-            return Ok(None);
-        };
+    /// Gives a free node back the labels of NVIDIA's software that it had, with this metadata. None: the node changed meanwhile, or is gone.
+    pub(super) async fn restore_labels(
+        &self,
+        node: &Node,
+        mut metadata: Value,
+    ) -> Result<Option<Node>, ReconcileError> {
         metadata["resourceVersion"] = json!(node.resource_version());
         let body = json!({ "metadata": metadata });
-        let patched = self.patch_node(node, &body, "RestoreDevicePlugin").await?;
+        let patched = self.patch_node(node, &body, "RestoreLabels").await?;
         if patched.is_some() {
             tracing::info!(
                 node = node.name_any(),
-                "the node has the configuration of the device plugin that it had before"
+                "the node has the labels of NVIDIA's software that it had before"
             );
         }
         Ok(patched)

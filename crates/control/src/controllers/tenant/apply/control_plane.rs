@@ -15,7 +15,9 @@ use super::{
     bootstrap_objects::apply_bootstrap_objects,
     bootstrapping,
     components::{Running, run_component, run_components, stop_components},
-    dns, enforce, keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
+    dns, enforce,
+    issuers::{self, Issuers, ObservedIssuers, Rendered},
+    keys, kubeconfig, leases, manifests, metrics_api, stored_access, upgrade,
     usage::{is_unknown, observe_host_usage, observe_usage, published_usage},
 };
 use crate::{
@@ -26,7 +28,7 @@ use crate::{
     error::{FirstError, ReconcileError},
     runtime::ComponentState,
 };
-use berth_api::{DatastoreUsage, HostUsage, SleepState, conditions::SYNCER_READY};
+use berth_api::{DatastoreUsage, HostUsage, SleepState, TenantAuthentication, conditions::SYNCER_READY};
 use berth_pki::Usage;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -48,6 +50,12 @@ pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     /// Whether every API server has the version of the settings. Observed only during an upgrade.
     pub(in super::super) has_rolled_out: bool,
+    /// With which issuers the API server was rendered.
+    pub(super) issuers: Issuers,
+    /// What is known of them.
+    pub(in super::super) authentication: ObservedIssuers,
+    /// Why no API server starts as it was rendered, while the one before answers.
+    pub(in super::super) stuck: Option<String>,
     /// What the tenant stores, as far as that is known.
     pub(crate) datastore: ObservedUsage,
     /// Whether that is measured only now that the components run.
@@ -154,14 +162,17 @@ pub(super) async fn start(
         observe_usage(context, prepared, applier.map(Arc::as_ref)).await
     };
     let usage = datastore.usage.unwrap_or_default();
-    let components = render_control_plane(context, prepared, dns.as_ref(), usage)
+    let Rendered { components, issuers } = issuers::render(context, prepared, dns.as_ref(), usage)
         .await
         .map_err(in_step(TenantError::Certificates))?;
     let state = run_component(context, tenant, &components, API_SERVER)
         .await
         .map_err(in_step(TenantError::ApiServer))?;
+    issuers::follow(context, prepared, issuers, &state)
+        .await
+        .map_err(in_step(TenantError::ApiServer))?;
     let has_rolled_out = connected.is_some()
-        && upgrade::has_rolled_out(context, tenant, &components)
+        && upgrade::has_rolled_out(context, tenant, &components, issuers)
             .await
             .map_err(in_step(TenantError::ApiServer))?;
     apply_syncer_identity(context, prepared, nodes)
@@ -171,6 +182,18 @@ pub(super) async fn start(
         .await
         .map_err(in_step(TenantError::Kubeconfig));
     Ok(Started {
+        issuers,
+        authentication: match &connected {
+            Some(_) => {
+                let has_issuers = !prepared.accepted.settings.authentication.rules.jwt.is_empty();
+                ObservedIssuers::of(has_issuers, issuers, &state)
+            }
+            None => ObservedIssuers::Unknown,
+        },
+        stuck: match &state {
+            ComponentState::Down(why) if connected.is_some() && issuers != Issuers::Tried => Some(why.clone()),
+            _ => None,
+        },
         api_server: match (connected, state) {
             (Some(connected), _) if connected.is_complete => ApiServer::Answers(connected.applier),
             (Some(connected), _) => ApiServer::Bootstrapping(connected.applier),
@@ -212,6 +235,7 @@ async fn stop(context: &TenantContext, prepared: &Prepared<'_>) -> Result<(), Te
     render_control_plane(
         context,
         prepared,
+        &prepared.accepted.settings.authentication.rules,
         dns.as_ref(),
         published_usage(tenant).unwrap_or_default(),
     )
@@ -334,10 +358,11 @@ pub(super) fn have_run(tenant: &Tenant) -> bool {
         || was_ready.next().is_some()
 }
 
-/// Renders the control plane with the stored certificates and stores those that are new.
-async fn render_control_plane(
+/// Renders the control plane with the stored certificates and stores those that are new. `authentication` has the issuers of its API server.
+pub(super) async fn render_control_plane(
     context: &TenantContext,
     prepared: &Prepared<'_>,
+    authentication: &TenantAuthentication,
     dns: Option<&DnsInput>,
     datastore_usage: DatastoreUsage,
 ) -> Result<Vec<Component>, ReconcileError> {
@@ -357,7 +382,7 @@ async fn render_control_plane(
         limits: &settings.limits,
         datastore_usage,
         limits_users: context.stores.limits_users(&tenant.cluster),
-        authentication: &settings.authentication.rules,
+        authentication,
         max_token_seconds: settings.max_token_seconds,
         audit: settings.audit.as_ref(),
         form: context.runtime.form(settings.replicas),

@@ -9,7 +9,9 @@ use super::{
         context::TenantContext,
         rotation::{ObservedRotation, RotationProgress, check_registration},
     },
-    ControlPlane, Prepared, keys, published_authorities,
+    ControlPlane, Prepared,
+    issuers::Issuers,
+    keys, published_authorities,
 };
 use crate::{
     control_plane::{API_SERVER, COREDNS, Component, Rotation, RotationFacts, RotationStep, due_request, next_step},
@@ -151,7 +153,11 @@ async fn observe(
     let is_api_server = |component: &&Component| component.name == API_SERVER;
     let (api_servers, clients): (Vec<&Component>, Vec<&Component>) = started.components.iter().partition(is_api_server);
     let mut facts = RotationFacts {
-        api_servers: find_outdated(context, prepared, &api_servers).await?,
+        api_servers: match started.issuers {
+            // Everything else was rolled out before they were tried.
+            Issuers::Tried => Ok(()),
+            Issuers::All | Issuers::Proven => find_outdated(context, prepared, &api_servers).await?,
+        },
         clients: match &started.kubeconfig {
             Ok(_) => check_registration(registration),
             Err(_) => {

@@ -1,6 +1,9 @@
 //! When an upgrade of a tenant's control plane is over.
 
-use super::super::{context::TenantContext, target::Tenant};
+use super::{
+    super::{context::TenantContext, target::Tenant},
+    issuers::Issuers,
+};
 use crate::{
     control_plane::{API_SERVER, Component},
     error::ReconcileError,
@@ -18,6 +21,7 @@ pub(super) async fn has_rolled_out(
     context: &TenantContext,
     tenant: &Tenant,
     components: &[Component],
+    issuers: Issuers,
 ) -> Result<bool, ReconcileError> {
     let status = tenant.cluster.status.as_ref();
     // The first version follows no other.
@@ -26,6 +30,10 @@ pub(super) async fn has_rolled_out(
     let Some(api_server) = api_server.filter(|_| is_upgraded) else {
         return Ok(false);
     };
+    // Everything else was rolled out before they were tried.
+    if issuers == Issuers::Tried {
+        return Ok(true);
+    }
     let is_over = context.runtime.is_rolled_out(tenant.owner(), api_server).await?;
     if !is_over {
         context.queue.add_after(tenant.key(), POLL);

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
+        apply::{ApiServer, ControlPlane, ObservedIssuers, Outcome, PublicState, Serving, Started, SyncerState},
         argo_cd::ObservedRegistration,
         datastore_usage,
         encryption::ObservedEncryption,
@@ -14,7 +14,7 @@ use super::{
         rotation::ObservedRotation,
     },
     observed::{
-        find_unobserved, is_asleep, observed_encryption, observed_host_usage, observed_manifests,
+        find_unobserved, is_asleep, observed_encryption, observed_host_usage, observed_issuers, observed_manifests,
         observed_registration, observed_rotation, observed_usage,
     },
 };
@@ -22,10 +22,10 @@ use crate::runtime::ComponentState;
 use berth_api::{
     Phase, SleepState,
     conditions::{
-        ACCEPTED, ARGO_CD_REGISTERED, AWAKE, COMPLIANT, CONTROL_PLANE_READY, CREDENTIALS_ROTATED, ConditionUpdate,
-        DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENCRYPTED_AT_REST, ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS,
-        INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY, QUOTA_RESERVED, READY, RESTORED, SYNCER_READY,
-        WITHIN_SCHEDULE,
+        ACCEPTED, ARGO_CD_REGISTERED, AUTHENTICATION_APPLIED, AWAKE, COMPLIANT, CONTROL_PLANE_READY,
+        CREDENTIALS_ROTATED, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENCRYPTED_AT_REST,
+        ENDPOINT_READY, EXPIRING, HOST_WITHIN_LIMITS, INFRASTRUCTURE_READY, MANIFESTS_APPLIED, NODES_READY,
+        QUOTA_RESERVED, READY, RESTORED, SYNCER_READY, WITHIN_SCHEDULE,
     },
 };
 
@@ -51,9 +51,9 @@ pub(in super::super) const SLEEPS: &str =
 const WITHOUT_ENDPOINTS: &str =
     "; own EndpointSlices of the tenant with addresses of pods were deleted on the host, until it works";
 /// Conditions that Ready does not depend on: how full the datastore is, how much is on the host, what the tenant may not keep, what its schedules say, when it
-/// ends, whether it sleeps, what the platform applies in it, whether Argo CD knows it, whether its credentials were replaced, and
+/// ends, whether it sleeps, what the platform applies in it, whether its API server has its issuers, whether Argo CD knows it, whether its credentials were replaced, and
 /// whether what it stores is encrypted, and whether it was set back to a snapshot.
-const NOT_PART_OF_READY: [&str; 11] = [
+const NOT_PART_OF_READY: [&str; 12] = [
     DATASTORE_WITHIN_LIMITS,
     HOST_WITHIN_LIMITS,
     COMPLIANT,
@@ -61,6 +61,7 @@ const NOT_PART_OF_READY: [&str; 11] = [
     EXPIRING,
     AWAKE,
     MANIFESTS_APPLIED,
+    AUTHENTICATION_APPLIED,
     ARGO_CD_REGISTERED,
     CREDENTIALS_ROTATED,
     ENCRYPTED_AT_REST,
@@ -110,7 +111,7 @@ pub(in super::super) fn conditions(
             } => Some((started, serving)),
             _ => None,
         };
-        all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
+        all.extend(serving.map(|(started, serving)| control_plane_condition(started, serving)));
         all.extend(prepared.public.as_ref().map(PublicState::condition));
         let lacks_endpoints = prepared.accepted.tenant.memory.syncer_absence().has_deleted();
         all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer, lacks_endpoints)));
@@ -138,6 +139,7 @@ pub(in super::super) fn conditions(
     }
     all.extend(observed_manifests(outcome).and_then(ObservedManifests::condition));
     all.extend(unknown_manifests(outcome));
+    all.extend(observed_issuers(outcome).and_then(ObservedIssuers::condition));
     all.extend(observed_registration(outcome).and_then(ObservedRegistration::condition));
     all.extend(observed_rotation(outcome).and_then(ObservedRotation::condition));
     all.extend(observed_encryption(outcome).and_then(ObservedEncryption::condition));
@@ -162,10 +164,10 @@ fn unknown_manifests(outcome: &Outcome<'_>) -> Option<ConditionUpdate> {
     })
 }
 
-fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {
+fn control_plane_condition(started: &Started, serving: &Serving) -> ConditionUpdate {
     let down = |why: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "NotRunning", why);
     let starting = |what: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "Starting", what);
-    match (api_server, &serving.running) {
+    match (&started.api_server, &serving.running) {
         (ApiServer::Down(why), _) => down(why),
         (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => {
             starting("the API server was started and does not answer yet")
@@ -174,9 +176,14 @@ fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> Conditi
             starting("the API server answers and has not written its default roles and priority classes yet")
         }
         (ApiServer::Answers(_), Some(running)) => match &running.components {
-            ComponentState::Running => {
-                ConditionUpdate::mark_true(CONTROL_PLANE_READY, "Running", "the API server is ready")
-            }
+            ComponentState::Running => match &started.stuck {
+                None => ConditionUpdate::mark_true(CONTROL_PLANE_READY, "Running", "the API server is ready"),
+                Some(why) => ConditionUpdate::mark_true(
+                    CONTROL_PLANE_READY,
+                    "RolloutStuck",
+                    format!("the API server is ready, but not replaced as it is to be: {why}"),
+                ),
+            },
             ComponentState::Down(why) => down(why),
         },
     }

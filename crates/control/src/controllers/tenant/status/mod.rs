@@ -26,8 +26,8 @@ use berth_node_lifecycle::{Assignment, recorded_gpus};
 use conditions::phase;
 use jiff::Timestamp;
 use observed::{
-    has_rolled_out, is_asleep, observed_encryption, observed_host_usage, observed_manifests, observed_registration,
-    observed_rotation,
+    has_rolled_out, is_asleep, observed_encryption, observed_host_usage, observed_issuers, observed_manifests,
+    observed_registration, observed_rotation,
 };
 
 /// The whole status. `settings` is what the tenant runs with, and `generation` that of the spec that was carried out.
@@ -116,6 +116,9 @@ pub(super) fn build(
     };
     if let Some(manifests) = observed_manifests(outcome) {
         manifests.write_to(&mut status);
+    }
+    if let Some(issuers) = observed_issuers(outcome) {
+        issuers.write_to(&mut status);
     }
     if let Some(registration) = observed_registration(outcome) {
         registration.write_to(&mut status);

@@ -1,7 +1,7 @@
 //! What a reconcile observed of a tenant, from its outcome.
 
 use super::super::{
-    apply::{ControlPlane, Observed, Outcome},
+    apply::{ControlPlane, Observed, ObservedIssuers, Outcome},
     argo_cd::ObservedRegistration,
     datastore_usage::ObservedUsage,
     encryption::ObservedEncryption,
@@ -68,6 +68,17 @@ fn observed<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Observed> {
     };
     match control_plane.as_ref() {
         ControlPlane::Started { observed, .. } => Some(observed),
+        ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
+    }
+}
+
+/// What is known of the issuers of the API server, if that was started.
+pub(super) fn observed_issuers<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedIssuers> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::Started { started, .. } => Some(&started.authentication),
         ControlPlane::Asleep { .. } | ControlPlane::NotStarted(_) => None,
     }
 }

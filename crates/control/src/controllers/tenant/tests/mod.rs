@@ -13,6 +13,7 @@ mod expiration;
 mod failures;
 mod fixture;
 mod host_first;
+mod issuers;
 mod kubeconfig;
 mod load_balancer;
 mod manifests;

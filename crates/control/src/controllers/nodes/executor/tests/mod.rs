@@ -1,13 +1,13 @@
 //! The executor against a scripted API server, which keeps objects in memory and fails chosen calls.
 
 mod api;
-mod device_plugin;
 mod draining;
 mod evicted;
 mod gpu_clients;
 mod in_use;
 mod jobs;
 mod markers;
+mod nvidia_labels;
 mod risks;
 
 use super::*;

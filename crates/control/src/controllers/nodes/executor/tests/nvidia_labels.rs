@@ -1,9 +1,9 @@
-//! The configuration of NVIDIA's device plugin on free nodes.
+//! The labels of NVIDIA's software on free nodes.
 
 use super::{Fixture, NODES, api::Failing};
 use crate::testing::merge;
 use berth_api::{HostNodePoolSpec, NvidiaSpec, labels};
-use berth_node_lifecycle::device_plugin::DEVICE_PLUGIN_CONFIG;
+use berth_node_lifecycle::nvidia_labels::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -53,6 +53,27 @@ async fn it_is_restored_once_no_pool_of_the_node_names_one() {
     let outside = json!({"metadata": {"labels": {"pool": "none"}}});
     merge(left.api().objects.get_mut(&format!("{NODES}/a")).unwrap(), &outside);
     assert_eq!(after_pass(&left, Failing::Nothing).await, restored);
+}
+
+#[tokio::test]
+async fn the_pool_decides_for_each_label() {
+    let fixture = fixture(Some("four"));
+    let set = json!({"metadata": {
+        "labels": {MIG_CONFIG: "all-disabled", MIG_STATE: "success"}, "annotations": {labels::CHANGED_MIG_CONFIG: "all-disabled="},
+    }});
+    merge(fixture.api().objects.get_mut(&format!("{NODES}/a")).unwrap(), &set);
+    assert_eq!(
+        after_pass(&fixture, Failing::Nothing).await,
+        (json!("four"), json!("four=default"))
+    );
+    let metadata = fixture.api().objects[&format!("{NODES}/a")]["metadata"].clone();
+    for gone in [
+        &metadata["labels"][MIG_CONFIG],
+        &metadata["labels"][MIG_STATE],
+        &metadata["annotations"][labels::CHANGED_MIG_CONFIG],
+    ] {
+        assert_eq!(*gone, Value::Null);
+    }
 }
 
 #[tokio::test]
