@@ -14,7 +14,7 @@ use crate::completion;
 use crate::create::{DryRun, name_of, read_object};
 use crate::error::{Error, failed};
 use crate::host::{Host, HostArguments, find_object};
-use crate::output::{NameOnly, plural, print_line, print_note, print_question};
+use crate::output::{NameOnly, finish, plural, print_line, print_note, print_question};
 use crate::tenant::{TenantName, list_names, phase, print_result};
 use crate::wait::{ConditionProgress, parse_timeout, wait_for};
 
@@ -89,11 +89,7 @@ pub(crate) async fn run(host: &HostArguments, arguments: &DeleteArguments) -> Re
         }
         print_result(name, arguments.output, describe_deleted(arguments.dry_run, is_waiting))?;
     }
-    let last = failures.pop();
-    for failure in failures {
-        print_note(format_args!("{failure}"));
-    }
-    last.map_or(Ok(ExitCode::SUCCESS), Err)
+    finish(failures)
 }
 
 /// What became of a tenant, behind its name.

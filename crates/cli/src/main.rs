@@ -36,6 +36,8 @@ mod snapshot;
 mod suggest;
 mod tenant;
 mod tenant_kubeconfig;
+#[cfg(test)]
+mod testing;
 mod token;
 mod usage;
 mod user_config;

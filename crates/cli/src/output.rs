@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 use berth_api::text::{one_line, printable};
 use clap::ValueEnum;
@@ -75,6 +76,15 @@ fn write_all(writer: &mut impl io::Write, bytes: &[u8]) -> Result<bool, Error> {
 /// Prints a line about the progress of a command to stderr, whatever [the texts of others](one_line) in it say.
 pub(crate) fn print_note(note: fmt::Arguments<'_>) {
     print_text(format_args!("· {}", one_line(&note.to_string())));
+}
+
+/// The end of a command that went on after a failure: all failures but the last, which the caller prints, as notes.
+pub(crate) fn finish(mut failures: Vec<Error>) -> Result<ExitCode, Error> {
+    let last = failures.pop();
+    for failure in failures {
+        print_note(format_args!("{failure}"));
+    }
+    last.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// Prints lines to stderr, [without control characters](printable). That nobody reads them (`2>&1 | head`) ends no command: what it does goes on.

@@ -351,7 +351,7 @@ pub(crate) fn phase(tenant: &TenantCluster) -> String {
 mod tests {
     use super::*;
     use crate::host::tests::host_of;
-    use kube::client::Body;
+    use crate::testing::{self, refusal};
 
     #[test]
     fn who_may_not_read_the_secret_learns_how_to_sign_in_or_whom_to_ask() {
@@ -431,25 +431,18 @@ mod tests {
     /// A host that has the tenant team/any, and is asked by somebody who may list the tenants of all namespaces, or those of the namespace `team`,
     /// of which it says that there is team/own.
     fn client_of_user(may_list_all: bool, may_list_own: bool) -> Client {
-        let service = tower::service_fn(move |request: http::Request<Body>| {
+        testing::client(move |request| {
             let is_own = request.uri().path().contains("/namespaces/team/");
             let is_allowed = if is_own { may_list_own } else { may_list_all };
-            let (code, body): (u16, _) = if is_allowed {
-                let name = if is_own { "own" } else { "any" };
-                let item = json!({"kind": "TenantCluster", "apiVersion": "berth.dev/v1alpha1", "spec": {},
-                    "metadata": {"name": name, "namespace": "team"}});
-                let list = json!({"kind": "TenantClusterList", "apiVersion": "berth.dev/v1alpha1", "metadata": {}, "items": [item]});
-                (200, list)
-            } else {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403});
-                (403, status)
-            };
-            let answer = http::Response::builder()
-                .status(code)
-                .body(Body::from(body.to_string().into_bytes()));
-            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
-        });
-        Client::new(service, "default")
+            if !is_allowed {
+                return refusal(403, "Forbidden");
+            }
+            let name = if is_own { "own" } else { "any" };
+            let item = json!({"kind": "TenantCluster", "apiVersion": "berth.dev/v1alpha1", "spec": {},
+                "metadata": {"name": name, "namespace": "team"}});
+            let list = json!({"kind": "TenantClusterList", "apiVersion": "berth.dev/v1alpha1", "metadata": {}, "items": [item]});
+            (200, list)
+        })
     }
 
     /// Teams may list the tenants of their namespace only.

@@ -131,12 +131,10 @@ fn build(name: &str, endpoint: &str, published: &KubeconfigStatus) -> Result<Val
 mod tests {
     use super::*;
     use crate::host::tests::host_of;
+    use crate::testing::client;
     use crate::token::exec::tests::arguments_with;
     use berth_pki::CertificateAuthority;
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::json;
-    use std::convert::Infallible;
     use std::time::Duration;
 
     const ENDPOINT: &str = "https://vision.team.clusters.example.com";
@@ -275,11 +273,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vision-kubeconfig", "namespace": "team"},
             "data": {"kubeconfig": STANDARD.encode(changed)},
         });
-        let service = tower::service_fn(move |_: http::Request<Body>| {
-            let answer = http::Response::new(Body::from(secret.to_string().into_bytes()));
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        let host = host_of(Client::new(service, "default"), "team");
+        let host = host_of(client(move |_| (200, secret.clone())), "team");
         let name = TenantName::parse("team/vision", "").unwrap();
         let tenant = tenant(
             &json!({}),

@@ -163,27 +163,15 @@ fn format_versions(versions: &Versions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::client::Body;
+    use crate::testing::{self, refusal};
     use serde_json::{Value, json};
 
     /// A host whose API server answers so for its version, and so for Deployments.
     fn host_of(version: (u16, Value), control: (u16, Value)) -> Client {
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (code, body) = if request.uri().path() == "/version" {
-                version.clone()
-            } else {
-                control.clone()
-            };
-            let mut answer = http::Response::new(Body::from(body.to_string().into_bytes()));
-            *answer.status_mut() = http::StatusCode::from_u16(code).unwrap();
-            async move { Ok::<_, std::convert::Infallible>(answer) }
-        });
-        Client::new(service, "default")
-    }
-
-    fn refusal(code: u16, reason: &str) -> (u16, Value) {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code});
-        (code, status)
+        testing::client(move |request| match request.uri().path() {
+            "/version" => version.clone(),
+            _ => control.clone(),
+        })
     }
 
     fn versions(host: Option<HostVersions>) -> Versions {

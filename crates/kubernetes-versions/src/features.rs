@@ -1,4 +1,4 @@
-//! Kubernetes features that Berth enables because they are disabled by default.
+//! Kubernetes features that Berth enables or disables against their default.
 
 /// Flags that let a version of Kubernetes schedule groups of pods (`spec.schedulingGroup`, PodGroup, Workload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,12 @@ pub fn group_scheduling(version: &str) -> Option<GroupScheduling> {
     }
 }
 
+/// The gate with which programs of a version show nobody their command line at `/flagz` (`ComponentFlagz`, on by default from 1.36 on); none if they have no
+/// such page unless it is asked for.
+pub fn without_command_line(version: &str) -> Option<&'static str> {
+    (minor(version)? >= 36).then_some("ComponentFlagz=false")
+}
+
 /// Whether API servers of a version read admission policies from files (`ManifestBasedAdmissionControlConfig`), which nobody can
 /// change through the API.
 pub fn static_admission_policies(version: &str) -> bool {
@@ -49,6 +55,8 @@ mod tests {
     #[test]
     fn each_version_gets_the_gates_it_knows() {
         assert_eq!(group_scheduling("v1.35.2"), None);
+        assert_eq!(without_command_line("v1.35.2"), None);
+        assert_eq!(without_command_line("v1.36.4"), Some("ComponentFlagz=false"));
         assert_eq!(group_scheduling("nonsense"), None);
         assert!(group_scheduling("v1.36.4").is_some_and(|on| on.feature_gates.contains("GangScheduling")));
         assert!(group_scheduling("v1.37.1").is_some_and(|on| on.runtime_config.contains("v1beta1")));

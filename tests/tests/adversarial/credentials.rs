@@ -9,8 +9,12 @@ use berth_tests::{
     wait::until,
 };
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
-use kube::{Api, Client, api::ListParams, config::Kubeconfig};
-use serde_json::Value;
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+    config::Kubeconfig,
+};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The status code of the answer to a list of namespaces; 200 if the list succeeds.
@@ -30,6 +34,16 @@ async fn try_to_list_as_remote_user(client: &Client) -> u16 {
         .body(Vec::new())
         .unwrap();
     match client.request::<Value>(request).await {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("no answer at all: {error}"),
+    }
+}
+
+/// The status code of the answer to a request for a page of text.
+async fn try_to_read(client: &Client, path: &str) -> u16 {
+    let request = http::Request::get(path).body(Vec::new()).unwrap();
+    match client.request_text(request).await {
         Ok(_) => 200,
         Err(kube::Error::Api(status)) => status.code,
         Err(error) => panic!("no answer at all: {error}"),
@@ -92,16 +106,25 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
     })
     .await;
     assert_eq!(nodes.len(), 1);
+    let own: Secret = serde_json::from_value(json!({"metadata": {"name": "own"}, "stringData": {"key": "x"}})).unwrap();
+    let of_team: Api<Secret> = Api::namespaced(a.client.clone(), "default");
+    of_team.create(&PostParams::default(), &own).await.unwrap();
     let secrets = Api::<Secret>::all(a.client.clone())
         .list(&ListParams::default())
         .await
         .unwrap();
+    assert!(!secrets.items.is_empty());
     assert!(secrets.items.iter().all(|secret| {
         secret
             .data
             .as_ref()
             .is_none_or(|data| !data.keys().any(|key| key.ends_with("ca.key")))
     }));
+    // Nor the platform's settings of its API server.
+    assert_eq!(try_to_read(&a.client, "/version").await, 200);
+    for path in ["/flagz", "/debug/pprof/cmdline"] {
+        assert_eq!(try_to_read(&a.client, path).await, 404, "{path}");
+    }
     // Anonymous requests get nothing.
     let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);

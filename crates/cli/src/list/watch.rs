@@ -184,9 +184,8 @@ impl<K: Resource + Clone> Shown<K> {
 mod tests {
     use super::super::listing;
     use super::*;
+    use crate::testing::{client, refusal};
     use berth_api::TenantCluster;
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::json;
 
     fn tenant(name: &str, version: &str, phase: &str) -> TenantCluster {
@@ -201,14 +200,7 @@ mod tests {
     #[tokio::test]
     async fn a_watch_that_is_refused_ends() {
         for code in [401_u16, 403] {
-            let service = tower::service_fn(move |_: http::Request<Body>| async move {
-                let status =
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
-                let mut answer = http::Response::new(Body::from(status.to_string().into_bytes()));
-                *answer.status_mut() = http::StatusCode::from_u16(code).unwrap();
-                Ok::<_, std::convert::Infallible>(answer)
-            });
-            let tenants: Api<TenantCluster> = Api::namespaced(Client::new(service, "default"), "team");
+            let tenants: Api<TenantCluster> = Api::namespaced(client(move |_| refusal(code, "no")), "team");
             let how = (listing(), ListFormat::Name, false);
             let ended = run(tenants, watcher::Config::default(), Vec::new(), |_| true, how).await;
             let error = ended.unwrap_err();

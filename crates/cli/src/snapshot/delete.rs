@@ -15,7 +15,7 @@ use super::{parse_name, snapshots_of};
 use crate::completion;
 use crate::error::{Error, failed};
 use crate::host::{Host, find_object};
-use crate::output::{NameOnly, print_line, print_note};
+use crate::output::{NameOnly, finish, print_line};
 use crate::tenant::TenantName;
 use crate::wait::{parse_timeout, wait_for};
 
@@ -43,49 +43,42 @@ pub(super) async fn run(host: &Host, arguments: &DeleteArguments) -> Result<Exit
         .map(|text| parse_name(text, &host.namespace, host.is_namespace_given))
         .collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + arguments.timeout;
-    let (mut deleted, mut missing) = (Vec::new(), Vec::new());
-    let mut refusal = None;
+    let (mut deleted, mut missing, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for name in names {
         match delete(host, &name).await {
             Ok(Some((uid, has_file))) => deleted.push((name, uid, has_file)),
             Ok(None) => missing.push(name.to_string()),
-            Err(error) => {
-                refusal = Some(error);
-                break;
-            }
+            Err(error) => failures.push(error),
         }
     }
-    let failure = find_failure(refusal, &missing, arguments.ignore_not_found);
-    // Those before a failure are being deleted, and people learn it.
+    if !arguments.ignore_not_found {
+        failures.extend(describe_missing(&missing));
+    }
+    // People learn what is being deleted, also if other snapshots could not be.
     for (name, uid, has_file) in deleted {
         if arguments.wait {
             let left = deadline.saturating_duration_since(Instant::now());
-            let waited = wait_until_gone(host, &name, &uid, left).await;
-            if waited.is_err()
-                && let Some(failure) = &failure
-            {
-                print_note(format_args!("{failure}"));
+            if let Err(error) = wait_until_gone(host, &name, &uid, left).await {
+                failures.push(error);
+                continue;
             }
-            waited?;
         }
         match arguments.output {
             Some(NameOnly::Name) => print_line(format_args!("{}", resource_name(&name.name)))?,
             None => print_line(format_args!("{}", describe(&name, has_file, arguments.wait)))?,
         }
     }
-    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+    finish(failures)
 }
 
-/// Why not all snapshots are being deleted: a refusal, or those that do not exist. None if all are, or if those that are missing may be.
-fn find_failure(refusal: Option<Error>, missing: &[String], may_be_missing: bool) -> Option<Error> {
-    let is_complete = missing.is_empty() || may_be_missing;
-    let not_found = (!is_complete).then(|| {
+/// The error of snapshots that do not exist, if there are some.
+fn describe_missing(missing: &[String]) -> Option<Error> {
+    (!missing.is_empty()).then(|| {
         Error::NotFound(format!(
             "there is no TenantSnapshot {}; `berth snapshot list -A` lists all that you may see",
             missing.join(", ")
         ))
-    });
-    refusal.or(not_found)
+    })
 }
 
 /// What became of a snapshot. Control deletes no file of one without its finalizer.
@@ -162,7 +155,12 @@ pub(super) fn is_gone(found: Option<&TenantSnapshot>, uid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tests::host_of;
+    use crate::testing::{client, refusal};
     use berth_api::TenantSnapshotSpec;
+    use http::Method;
+    use serde_json::json;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn a_file_that_stays_is_not_said_to_be_deleted() {
@@ -182,19 +180,56 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_snapshot_that_may_not_be_deleted_keeps_no_other_one() {
+        let (calls, client) = {
+            let calls = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&calls);
+            let client = client(move |request| {
+                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let is_deletion = request.method() == Method::DELETE;
+                if is_deletion {
+                    seen.lock().unwrap().push(name.clone());
+                }
+                match &*name {
+                    "a" if is_deletion => refusal(403, "Forbidden"),
+                    "b" => refusal(404, "NotFound"),
+                    _ => (
+                        200,
+                        json!({
+                            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "spec": {},
+                            "metadata": {"name": name, "namespace": "team", "uid": name},
+                        }),
+                    ),
+                }
+            });
+            (calls, client)
+        };
+        let host = host_of(client, "team");
+        let arguments = DeleteArguments {
+            names: ["a", "b", "c"].map(Into::into).into(),
+            wait: false,
+            timeout: Duration::from_secs(1),
+            ignore_not_found: false,
+            output: None,
+        };
+        let error = run(&host, &arguments).await.unwrap_err();
+        assert_eq!(*calls.lock().unwrap(), ["a", "c"]);
+        assert!(error.to_string().contains("team/b"), "the last failure: {error}");
+        let ignoring = DeleteArguments {
+            ignore_not_found: true,
+            ..arguments
+        };
+        let error = run(&host, &ignoring).await.unwrap_err();
+        assert!(error.to_string().contains("Forbidden"), "{error}");
+    }
+
     #[test]
-    fn a_refusal_and_names_that_do_not_exist_are_failures() {
-        let missing = ["team/a".to_owned(), "team/b".to_owned()];
-        assert!(find_failure(None, &[], false).is_none());
-        assert!(find_failure(None, &missing, true).is_none());
-        let error = find_failure(None, &missing, false).unwrap();
+    fn names_that_do_not_exist_are_one_failure() {
+        assert!(describe_missing(&[]).is_none());
+        let error = describe_missing(&["team/a".to_owned(), "team/b".to_owned()]).unwrap();
         assert_eq!(error.exit_code(), 3);
         assert!(error.to_string().contains("team/a, team/b;"), "{error}");
-        let refusal = || Some(Error::Failed("forbidden".into()));
-        for may_be_missing in [false, true] {
-            let error = find_failure(refusal(), &missing, may_be_missing).unwrap();
-            assert_eq!(error.to_string(), "forbidden");
-        }
     }
 
     #[test]

@@ -108,31 +108,15 @@ fn describe_no_prices(cards: &[RateCard], currency: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{Request, Response};
-    use kube::client::Body;
+    use crate::testing::{self, refusal};
     use serde_json::{Value, json};
-    use std::convert::Infallible;
 
-    /// A client whose API server answers each request with what `answer` makes of its path and query, with a status.
-    fn client(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + 'static) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let uri = request
-                .uri()
-                .path_and_query()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            let (code, body) = answer(&uri);
-            let response = Response::builder()
-                .status(code)
-                .body(Body::from(body.to_string().into_bytes()));
-            async move { Ok::<_, Infallible>(response.unwrap()) }
-        });
-        Client::new(service, "default")
-    }
-
-    fn refusal(code: u16, message: &str) -> (u16, Value) {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": "x"});
-        (code, status)
+    /// A client whose API server answers each request with what `answer` makes of its path and query.
+    fn client(answer: impl Fn(&str) -> (u16, Value) + Send + 'static) -> Client {
+        testing::client(move |request| {
+            let uri = request.uri().path_and_query();
+            answer(&uri.map(ToString::to_string).unwrap_or_default())
+        })
     }
 
     fn record(name: &str) -> Value {

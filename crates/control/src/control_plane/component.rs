@@ -138,11 +138,17 @@ pub(super) fn kubernetes_program(version: &str) -> Program {
     }
 }
 
-/// Flags of every component of a Kubernetes version: which version to behave as, and what to turn on so that groups of
-/// pods can be scheduled.
+/// Flags of every component of a Kubernetes version: which version to behave as, what to turn on so that groups of pods can be scheduled, and what to turn
+/// off because it shows the platform's settings to the tenant's admins.
 pub(super) fn version_flags(version: &str) -> impl Iterator<Item = String> {
     let emulated = emulation(version).map(|emulation| flag("emulated-version", emulation.minor));
-    let gates = features::group_scheduling(version).map(|on| flag("feature-gates", on.feature_gates));
+    let scheduling = features::group_scheduling(version).map(|on| on.feature_gates);
+    // Of several flags of this name the last one counts.
+    let gates: Vec<&str> = scheduling
+        .into_iter()
+        .chain(features::without_command_line(version))
+        .collect();
+    let gates = (!gates.is_empty()).then(|| flag("feature-gates", gates.join(",")));
     emulated.into_iter().chain(gates)
 }
 

@@ -34,33 +34,63 @@ pub(super) async fn get_job_state(
     let name = jobs::name(kind, node, assignment);
     let job = job_api(client).get_opt(&name).await.map_err(api("get a node's Job"))?;
     match jobs::state(job.as_ref()) {
-        JobState::Failed(why) => Ok(JobState::Failed(failure_message(client, &name).await.unwrap_or(why))),
+        JobState::Failed(why) => {
+            let said = find_in_pods(client, &name, node, read_failure).await.ok().flatten();
+            Ok(JobState::Failed(
+                said.map_or(why, |said| format!("{said} (Job {name})")),
+            ))
+        }
         state => Ok(state),
     }
 }
 
 /// The termination message of the container that failed.
-async fn failure_message(client: &Client, job: &str) -> Option<String> {
+fn read_failure(pod: &Pod) -> Option<String> {
     const MAX_LENGTH: usize = 600;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), system::NAMESPACE);
-    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
-    let pods = pods.list(&params).await.ok()?.items;
-    let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()).flat_map(|status| {
-        let first = status.init_container_statuses.iter().flatten();
-        first.chain(status.container_statuses.iter().flatten())
-    });
-    statuses
-        .filter_map(|status| Some((&status.name, status.state.as_ref()?.terminated.as_ref()?)))
+    let status = pod.status.as_ref()?;
+    let first = status.init_container_statuses.iter().flatten();
+    let all = first.chain(status.container_statuses.iter().flatten());
+    all.filter_map(|status| Some((&status.name, status.state.as_ref()?.terminated.as_ref()?)))
         .find(|(_, ended)| ended.exit_code != 0)
         .map(|(name, ended)| {
             let message = ended.message.as_deref().unwrap_or_default().trim();
-            let message = if message.is_empty() {
-                format!("exit code {}", ended.exit_code)
+            if message.is_empty() {
+                format!("{name}: exit code {}", ended.exit_code)
             } else {
-                message.chars().take(MAX_LENGTH).collect()
-            };
-            format!("{name}: {message} (Job {job})")
+                let message: String = one_line(message).chars().take(MAX_LENGTH).collect();
+                format!("{name}: {message}")
+            }
         })
+}
+
+/// The first of what `read` finds in the pods of a Job on its node. With the credential of another node's kubelet, a mirror pod there can have the label of
+/// the Job as well.
+async fn find_in_pods<T>(
+    client: &Client,
+    job: &str,
+    node: &str,
+    mut read: impl FnMut(&Pod) -> Option<T> + Send,
+) -> kube::Result<Option<T>>
+where
+    T: Send,
+{
+    let pods: Api<Watched<Pod>> = Api::namespaced(client.clone(), system::NAMESPACE);
+    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
+    let mut found = None;
+    let is_there = |pod: &Pod| {
+        pod.spec
+            .as_ref()
+            .is_some_and(|spec| spec.node_name.as_deref() == Some(node))
+    };
+    for_each(&pods, params, |pod| {
+        if found.is_none() {
+            found = { pod.readable() }
+                .filter(|pod| is_there(pod))
+                .and_then(|pod| read(&pod));
+        }
+    })
+    .await?;
+    Ok(found)
 }
 
 /// What the validation of a node has reported of its risks: none if it has reported nothing, as an earlier version of the scrub program;
@@ -71,24 +101,13 @@ pub(super) async fn get_reported_risks(
     assignment: &Assignment,
 ) -> Result<Option<String>, ReconcileError> {
     let job = jobs::name(JobKind::Validate, node, assignment);
-    let pods: Api<Watched<Pod>> = Api::namespaced(client.clone(), system::NAMESPACE);
-    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
-    let mut found = None;
-    let listed = for_each(&pods, params, |pod| {
-        if found.is_none() {
-            found = pod.readable().and_then(|pod| read_report(&pod, node));
-        }
-    });
-    listed.await.map_err(api("list the pods of a node's Job"))?;
-    Ok(found)
+    find_in_pods(client, &job, node, read_report)
+        .await
+        .map_err(api("list the pods of a node's Job"))
 }
 
 /// What the pod that has validated a node has reported of its risks.
-fn read_report(pod: &Pod, node: &str) -> Option<String> {
-    // With the credential of another node's kubelet, a mirror pod there can have the label as well.
-    if pod.spec.as_ref()?.node_name.as_deref() != Some(node) {
-        return None;
-    }
+fn read_report(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     // Of a Job that has tried twice, the first pod has checked the node as well.
     if status.phase.as_deref() != Some("Succeeded") {
