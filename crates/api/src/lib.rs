@@ -18,6 +18,7 @@ mod encryption;
 mod expiration;
 mod fair_sharing;
 mod gateway;
+pub mod host_finalizers;
 mod host_node_pool;
 mod host_quota;
 mod host_resource;

@@ -9,6 +9,7 @@ use kube::{
     core::Request,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
 use std::{collections::HashMap, fmt::Debug, sync::Mutex, time::Duration};
 use tokio::time::Instant;
 
@@ -216,6 +217,22 @@ where
     let answers: Vec<kube::Result<bool>> = stream::iter(deletions).buffer_unordered(AT_A_TIME).collect().await;
     let deleted = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
     (deleted, answers.into_iter().try_for_each(|answer| answer.map(drop)))
+}
+
+/// Takes all finalizers off the object that was read, if it is still as it was then. That it is gone or has changed is no error.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn remove_finalizers<K>(api: &Api<K>, read: &ObjectMeta) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let patch = json!({"metadata": {"uid": read.uid, "resourceVersion": read.resource_version, "finalizers": null}});
+    let name = read.name.as_deref().unwrap_or_default();
+    match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(error) if [404, 409].iter().any(|code| is_status(&error, *code)) => Ok(()),
+        patched => patched.map(drop),
+    }
 }
 
 /// Deletes all objects of a kind in a namespace. The API server answers with all of them, in one piece and in full: where tenants fill them, that is more

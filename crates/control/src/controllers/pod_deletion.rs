@@ -6,11 +6,13 @@
 //! | is terminating with a longer grace period than the limit | it gets the limit |
 //! | is overdue: its grace period has been over for a minute | it is removed although its kubelet has not reported its end |
 //! | is removed, but finalizers hold it | controllers of the host set them: a tenant cannot set any. What waits for the pod decides for how long |
+//! | is removed, and for two minutes Kueue's finalizer alone has held it | it loses the finalizer: a host without Kueue has nothing that removes it |
 
 use crate::{
-    apply::{is_status, only_this},
+    apply::{is_status, only_this, remove_finalizers},
     error::{ReconcileError, api},
 };
+use berth_api::host_finalizers::KUEUE_MANAGED;
 use berth_node_lifecycle::repair::REPORTED_WITHIN;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -22,6 +24,9 @@ use serde_json::{Value, json};
 
 /// The grace period of a pod that does not name one.
 const DEFAULT_GRACE: i64 = 30;
+
+/// Seconds for which a pod that has to go keeps the finalizer that a syncer may set. Kueue takes it off pods that have ended at once.
+const RELEASED_AFTER: i64 = 120;
 
 /// What to do with a pod that has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub enum DeletionStep {
     Remove,
     /// It is overdue and removed as soon as its finalizers are.
     Held,
+    /// The same, and the one finalizer that a syncer may set is left: take that off.
+    Release,
 }
 
 /// The next step for a pod with a grace period of its own that may take `max_grace_seconds` to end.
@@ -61,10 +68,14 @@ pub fn next_step(
     if now.as_second() < ends_at.0.as_second().saturating_add(REPORTED_WITHIN) {
         return DeletionStep::Wait;
     }
-    if is_held(metadata, now) {
-        return DeletionStep::Held;
+    if !is_held(metadata, now) {
+        return DeletionStep::Remove;
     }
-    DeletionStep::Remove
+    let is_forgotten = now.as_second() >= ends_at.0.as_second().saturating_add(RELEASED_AFTER);
+    if is_forgotten && metadata.finalizers.as_deref() == Some(&[KUEUE_MANAGED.to_owned()]) {
+        return DeletionStep::Release;
+    }
+    DeletionStep::Held
 }
 
 /// Whether a pod was removed more than a minute ago and finalizers alone hold it.
@@ -90,6 +101,26 @@ pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u
         Ok(_) => Ok(()),
         Err(error) if [404, 409].iter().any(|code| is_status(&error, *code)) => Ok(()),
         Err(error) => Err(api("delete a pod")(error)),
+    }
+}
+
+/// Takes the finalizers off a pod that was read with them. That it is gone or has changed is no error: it is looked at again.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn release_pod(pods: &Api<Pod>, read: &ObjectMeta) -> Result<(), ReconcileError> {
+    match remove_finalizers(pods, read).await {
+        Ok(()) => {
+            let namespace = read.namespace.as_deref().unwrap_or_default();
+            let pod = read.name.as_deref().unwrap_or_default();
+            tracing::warn!(
+                namespace,
+                pod,
+                "Kueue's finalizer held a pod that was removed, and nothing took it off"
+            );
+            Ok(())
+        }
+        Err(error) => Err(api("take Kueue's finalizer off a pod")(error)),
     }
 }
 
@@ -178,6 +209,15 @@ mod tests {
             (terminating(30, &[]), 1090, DeletionStep::Remove),
             (terminating(30, &["a.example.com/f"]), 1090, DeletionStep::Remove),
             (terminating(0, &["a.example.com/f"]), 1060, DeletionStep::Held),
+            (terminating(0, &["a.example.com/f"]), 9999, DeletionStep::Held),
+            (terminating(0, &["kueue.x-k8s.io/managed"]), 1119, DeletionStep::Held),
+            (terminating(0, &["kueue.x-k8s.io/managed"]), 1120, DeletionStep::Release),
+            (terminating(30, &["kueue.x-k8s.io/managed"]), 1120, DeletionStep::Remove),
+            (
+                terminating(0, &["kueue.x-k8s.io/managed", "a.example.com/f"]),
+                1120,
+                DeletionStep::Held,
+            ),
             // An API server that was cut off between the two steps of a deletion leaves it like this.
             (terminating(0, &[]), 1001, DeletionStep::Wait),
             (terminating(0, &[]), 1060, DeletionStep::Remove),
@@ -185,7 +225,7 @@ mod tests {
             assert_eq!(next_step(&pod, None, MAX, at(now)), expected, "{pod:?} at {now}");
             assert_eq!(
                 is_held(&pod, at(now)),
-                expected == DeletionStep::Held,
+                matches!(expected, DeletionStep::Held | DeletionStep::Release),
                 "{pod:?} at {now}"
             );
         }

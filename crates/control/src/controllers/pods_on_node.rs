@@ -2,7 +2,7 @@
 
 use crate::{
     apply::is_status,
-    controllers::pod_deletion::{DeletionStep, delete_pod, evict_pod, is_held, next_step},
+    controllers::pod_deletion::{DeletionStep, delete_pod, evict_pod, is_held, next_step, release_pod},
     error::{ReconcileError, api},
     tenant_pods::{MIRROR, is_of_tenant},
 };
@@ -160,7 +160,11 @@ impl PodsOnNode {
                     );
                     0
                 }
-                DeletionStep::Remove | DeletionStep::Wait | DeletionStep::Held => continue,
+                DeletionStep::Release if limits.removes_overdue => {
+                    failed = failed.and(release_pod(&api_of(client, pod), &pod.metadata).await);
+                    continue;
+                }
+                DeletionStep::Remove | DeletionStep::Wait | DeletionStep::Held | DeletionStep::Release => continue,
             };
             failed = failed.and(delete_pod(&api_of(client, pod), &pod.metadata, grace_seconds).await);
         }

@@ -9,7 +9,7 @@ use super::{
     context::TenantContext,
     error::{CleanupError, TenantError, in_step},
     fetch::owned_nodes,
-    finalizer, own_endpoints,
+    finalizer, own_endpoints, pod_groups,
     remaining::{self, Remaining},
     status,
     target::Tenant,
@@ -305,8 +305,13 @@ async fn hasten_pods<'a>(
                 continue;
             }
             // Its processes may go on, and nothing would end them before the next tenant.
-            DeletionStep::Remove if !removes => {
+            DeletionStep::Remove | DeletionStep::Release if !removes => {
                 overdue.push(pod);
+                continue;
+            }
+            DeletionStep::Release => {
+                overdue.push(pod);
+                failed = failed.and(pod_deletion::release_pod(pods, &pod.metadata).await);
                 continue;
             }
             DeletionStep::Remove => {
@@ -344,6 +349,7 @@ async fn delete_namespace(context: &TenantContext, name: &str) -> Result<Option<
     };
     let remaining = remaining::namespace(&namespace, context.clock.now());
     if namespace.metadata.deletion_timestamp.is_some() {
+        pod_groups::release(context, &namespace).await?;
         return Ok(Some(remaining));
     }
     let deleted = delete_same(&namespaces, &namespace.metadata, None).await;

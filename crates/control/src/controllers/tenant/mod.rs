@@ -30,6 +30,7 @@ mod node_groups;
 mod own_endpoints;
 mod percent;
 mod plan;
+mod pod_groups;
 mod quota;
 mod readable;
 mod recorded_kinds;

@@ -81,23 +81,29 @@ fn describe_overdue(namespace: &str, overdue: &[&PartialObjectMeta<Pod>], remove
     )
 }
 
+/// Whether the host says of a namespace that objects with this finalizer have kept it for longer than its controllers take.
+pub(super) fn is_held_by(namespace: &Namespace, finalizer: &str, now: Timestamp) -> bool {
+    is_late(namespace, now) && blocking_messages(namespace).any(|message| message.contains(finalizer))
+}
+
+fn is_late(namespace: &Namespace, now: Timestamp) -> bool {
+    let since = namespace.metadata.deletion_timestamp.as_ref();
+    since.is_some_and(|since| now.as_second() >= since.0.as_second().saturating_add(NAMESPACE_WITHIN))
+}
+
+/// What the host says keeps a namespace.
+fn blocking_messages(namespace: &Namespace) -> impl Iterator<Item = &str> {
+    let conditions = { namespace.status.iter() }.flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .filter(|condition| condition.status == "True" && BLOCKING.contains(&condition.type_.as_str()))
+        .filter_map(|condition| condition.message.as_deref())
+}
+
 /// A namespace that is being deleted.
 pub(super) fn namespace(namespace: &Namespace, now: Timestamp) -> Remaining {
     let name = namespace.name_any();
-    let is_late = namespace
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .is_some_and(|since| now.as_second() >= since.0.as_second().saturating_add(NAMESPACE_WITHIN));
-    let conditions = namespace
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let kept_by: Vec<&str> = conditions
-        .filter(|condition| condition.status == "True" && BLOCKING.contains(&condition.type_.as_str()))
-        .filter_map(|condition| condition.message.as_deref())
-        .collect();
-    if is_late && !kept_by.is_empty() {
+    let kept_by: Vec<&str> = blocking_messages(namespace).collect();
+    if is_late(namespace, now) && !kept_by.is_empty() {
         let message = format!(
             "namespace {name} is terminating; the host says what keeps it: {}",
             kept_by.join(" ")

@@ -295,6 +295,29 @@ async fn files_of_changes_that_are_never_rolled_out_are_deleted() {
 }
 
 #[tokio::test]
+async fn replica_sets_of_changes_that_are_never_rolled_out_are_deleted() {
+    let changes = Changes::new();
+    for number in 1..=30 {
+        changes.apply(&changed(syncer(), number)).await;
+        // The host makes one for each change.
+        let mut labels = pod_selector(&changes.fixture.tenant, SYNCER);
+        labels.insert("pod-template-hash".into(), number.to_string());
+        let annotations = json!({"deployment.kubernetes.io/revision": number.to_string()});
+        let set = json!({
+            "metadata": {"name": format!("syncer-{number}"), "uid": number.to_string(), "labels": labels, "annotations": annotations},
+            "spec": {"replicas": 0, "selector": {}}, "status": {"replicas": 0},
+        });
+        let path = changes.path(&format!(
+            "/apis/apps/v1/namespaces/NAMESPACE/replicasets/syncer-{number}"
+        ));
+        changes.host.insert(&path, set);
+        let left = changes.host.find("/replicasets/");
+        assert!(left.len() <= 9, "{number}: {}", left.len());
+        assert!(changes.host.get(&path).is_some());
+    }
+}
+
+#[tokio::test]
 async fn files_of_the_last_rollout_stay_while_its_pod_is_replaced() {
     let changes = Changes::new();
     let component = |number: usize| changed(syncer(), number);

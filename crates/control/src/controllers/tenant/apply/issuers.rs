@@ -84,6 +84,7 @@ pub(super) async fn render(
     }
     if is_rolled_out(context, tenant, &components).await? {
         record(tenant, wanted.jwt.clone()).await?;
+        lock(&tenant.memory.issuers).others_rolled_out = None;
         return Ok(rendered(Issuers::All, components));
     }
     if are_proven(&proven, &wanted.jwt) {

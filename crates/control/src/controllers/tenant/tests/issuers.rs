@@ -21,6 +21,7 @@ const BROKEN: &str = "claims.(";
 struct Tenant {
     fixture: Fixture,
     applied: Arc<Mutex<BTreeMap<&'static str, Applied>>>,
+    refused: Arc<Mutex<Option<String>>>,
 }
 
 impl Tenant {
@@ -28,10 +29,14 @@ impl Tenant {
     async fn with(jwt: &Value) -> Self {
         let mut fixture = Fixture::new();
         let runtime = pods(&fixture);
-        let applied = Arc::clone(&runtime.applied);
+        let (applied, refused) = (Arc::clone(&runtime.applied), Arc::clone(&runtime.refused));
         fixture.context.runtime = Arc::new(runtime);
         fixture.give_class(&json!({"limits": {"maxRequestsInFlight": 100}}));
-        let mut tenant = Self { fixture, applied };
+        let mut tenant = Self {
+            fixture,
+            applied,
+            refused,
+        };
         tenant.set(jwt);
         tenant.fixture.reconcile_until_ready().await;
         tenant.reconcile().await;
@@ -169,6 +174,26 @@ async fn issuers_that_change_all_the_time_keep_nothing_else_from_being_rolled_ou
     }
     assert!(has_flag(&tenant.started(), "--max-requests-inflight=200"));
     assert_eq!(names(&tenant.started()), [""; 0], "neither is listed all the time");
+}
+
+#[tokio::test]
+async fn an_api_server_that_cannot_be_replaced_says_so_and_is_ready() {
+    let mut tenant = Tenant::with(&json!([])).await;
+    assert_eq!(
+        tenant.fixture.reason("ControlPlaneReady"),
+        (json!("True"), json!("Running"))
+    );
+    *lock(&tenant.refused) = Some("AuthenticationConfiguration".into());
+    tenant
+        .fixture
+        .set_class(&json!({"limits": {"maxRequestsInFlight": 200}}));
+    tenant.reconcile().await;
+    assert_eq!(
+        tenant.fixture.reason("ControlPlaneReady"),
+        (json!("True"), json!("RolloutStuck"))
+    );
+    let message = tenant.fixture.condition("ControlPlaneReady").unwrap()["message"].to_string();
+    assert!(message.contains("the new kube-apiserver does not start"), "{message}");
 }
 
 #[tokio::test]

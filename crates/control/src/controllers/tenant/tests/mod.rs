@@ -12,6 +12,7 @@ mod enforcement;
 mod expiration;
 mod failures;
 mod fixture;
+mod held;
 mod host_first;
 mod issuers;
 mod kubeconfig;
