@@ -2,12 +2,12 @@
 //! never correctness.
 
 use super::{
-    apply::IssuerMemory,
     argo_cd::Recorded,
     audit_errors::AuditErrors,
     connection::Connection,
     datastore_usage::UsageMemory,
     enforcement_places::EnforcementPlaces,
+    issuer_memory::IssuerMemory,
     listed_projects::ListedProjects,
     manifests::{ManifestMemory, ParsedManifests},
     readable::{LooksWhileAsleep, Readable},

@@ -22,6 +22,7 @@ mod expiration;
 mod fetch;
 mod finalizer;
 mod host_usage;
+mod issuer_memory;
 mod listed_projects;
 mod manifests;
 mod measured_use;

@@ -326,15 +326,11 @@ mod tests {
         };
         let mut without_hash = set(2, 0, 0);
         without_hash.metadata.labels = None;
-        let sets = [
-            set(10, 0, 0),
-            set(9, 0, 0),
-            set(8, 1, 0),
-            set(7, 0, 1),
-            set(6, 0, 0),
-            set(5, 0, 0),
-            without_hash,
-        ];
+        let numbers = [(10, 0, 0), (9, 0, 0), (8, 1, 0), (7, 0, 1), (6, 0, 0), (5, 0, 0)];
+        let mut sets: Vec<ReplicaSet> = { numbers.into_iter() }
+            .map(|(revision, wanted, replicas)| set(revision, wanted, replicas))
+            .collect();
+        sets.push(without_hash);
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "labels": {"pod-template-hash": "6"}}})).unwrap();
         let unused: Vec<String> = { unused_replica_sets(&sets, &[pod]).into_iter() }

@@ -33,15 +33,6 @@ const KEY: &str = "jwt.json";
 /// Pause before an API server that is being replaced is looked at again: one that was replaced quickly wakes nobody.
 const POLL: Duration = Duration::from_secs(5);
 
-/// What is remembered of a tenant's issuers.
-#[derive(Debug, Default)]
-pub(in super::super) struct IssuerMemory {
-    /// Those with which an API server has started; none: they were not read yet.
-    proven: Option<Vec<JwtAuthenticator>>,
-    /// Hash of everything but the issuers in the API servers that run. None: others may run, or that is not known.
-    others_rolled_out: Option<String>,
-}
-
 /// With which issuers an API server was rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issuers {

@@ -45,7 +45,7 @@ pub(super) use argo_cd::delete_registration;
 pub(super) use control_plane::{ApiServer, Observed, Serving, Started, SyncerState};
 pub(super) use endpoint::PublicState;
 pub(super) use host_side::HostSide;
-pub(super) use issuers::{IssuerMemory, ObservedIssuers};
+pub(super) use issuers::ObservedIssuers;
 pub(super) use prepare::Prepared;
 
 use super::{
