@@ -197,7 +197,7 @@ mod tests {
                     _ => (
                         200,
                         json!({
-                            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "spec": {},
+                            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantSnapshot", "spec": {"tenantClusterName": "vision"},
                             "metadata": {"name": name, "namespace": "team", "uid": name},
                         }),
                     ),
